@@ -18,7 +18,7 @@ const EXITS: [Exit; 5] = [
 /// Plans which switches sum for which jobs of a fleet, and applies plans.
 ///
 /// A fleet is a file: switches, links, hosts, parameter servers and jobs, by names. Only `apply`
-/// changes switches, and only `apply` and `status` connect to them.
+/// changes switches, and only `apply`, `capacity` and `status` connect to them.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tally-controller", version = tally_program::VERSION, after_help = exit::help(&EXITS))]
 pub struct Arguments {
@@ -41,6 +41,20 @@ pub enum Command {
     },
     /// Makes running switches follow a plan
     Apply(ApplyArguments),
+    /// Measures what running switches can sum, from what they count while jobs run
+    Capacity {
+        /// The fleet, with `switches[].control`
+        fleet: PathBuf,
+        /// How long to look
+        #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+        seconds: Duration,
+        /// Writes what was measured to the file that `measured` of the fleet names
+        #[arg(long)]
+        write: bool,
+        /// Prints one JSON document
+        #[arg(long)]
+        json: bool,
+    },
     /// Shows what running switches do for the jobs of a fleet, beside a plan
     Status {
         /// The fleet

@@ -1,5 +1,6 @@
 //! The file of a fleet: what there is, by names, and the jobs on it.
 
+use crate::capacity::Capacities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +70,10 @@ pub struct Fleet {
     /// What the controller and switches at TCP ports show each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
+    /// A file that `capacity` writes. What it has measured takes the place of `capacity` of a switch,
+    /// unless that is 0. The path is relative to the folder of this file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<PathBuf>,
 }
 
 /// Files of mutual TLS. Paths are relative to the folder of the fleet's file.
@@ -238,8 +243,41 @@ impl Fleet {
     /// The first thing in it that does not fit.
     pub fn load(path: &Path) -> Result<(Self, Problem), ConfigError> {
         let fleet: Self = tally_config::load_without_key_files(path)?;
-        let problem = fleet.problem(path)?;
-        Ok((fleet, problem))
+        fleet.with_problem(path)
+    }
+
+    /// Reads a file with the capacities that are written there, and what was measured, if there is
+    /// such a file.
+    ///
+    /// # Errors
+    /// The first thing in it that does not fit.
+    pub fn load_to_measure(path: &Path) -> Result<(Self, Option<Capacities>), ConfigError> {
+        let fleet: Self = tally_config::load_without_key_files(path)?;
+        fleet.problem(path)?;
+        let file = fleet.measured_file(path).filter(|it| it.exists());
+        let known = file.map(|file| Capacities::load(&file)).transpose()?;
+        Ok((fleet, known))
+    }
+
+    /// The file of what was measured.
+    #[must_use]
+    pub fn measured_file(&self, path: &Path) -> Option<PathBuf> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        self.measured.as_ref().map(|file| folder.join(file))
+    }
+
+    fn with_problem(mut self, path: &Path) -> Result<(Self, Problem), ConfigError> {
+        if let Some(file) = self.measured_file(path) {
+            let measured = Capacities::load(&file)?;
+            let ratio = measured.unit.bits_per_second() / self.unit.bits_per_second();
+            for switch in self.switches.iter_mut().filter(|it| it.capacity > 0.0) {
+                if let Some(it) = measured.switches.get(&switch.name) {
+                    switch.capacity = it.capacity * ratio;
+                }
+            }
+        }
+        let problem = self.problem(path)?;
+        Ok((self, problem))
     }
 
     /// Reads a file with the keys of its jobs.
@@ -248,8 +286,7 @@ impl Fleet {
     /// The first thing in it that does not fit, or the file of a key.
     pub fn load_with_keys(path: &Path) -> Result<(Self, Problem), ConfigError> {
         let fleet: Self = tally_config::load(path)?;
-        let problem = fleet.problem(path)?;
-        Ok((fleet, problem))
+        fleet.with_problem(path)
     }
 
     /// The file that describes a problem whose names are all different.
@@ -300,6 +337,7 @@ impl Fleet {
             background: Background::default(),
             results: problem.results,
             tls: None,
+            measured: None,
         }
     }
 

@@ -4,10 +4,11 @@
 //! [`fleet`] is the file that people write. [`document`] is a plan as a file, by the same names, so
 //! that it can be reviewed and compared. [`roles`] makes of a plan what each switch does for a job,
 //! [`changes`] the order of changes; both without I/O. [`apply`] makes the changes at the switches
-//! of [`remote`]. Definitions: docs/PLANNING.md.
+//! of [`remote`]; [`capacity`] measures these. Definitions: docs/PLANNING.md.
 
 pub mod apply;
 pub mod args;
+pub mod capacity;
 pub mod changes;
 pub mod document;
 pub mod explain;

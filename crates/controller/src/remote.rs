@@ -144,6 +144,15 @@ impl Remote {
         self.report.jobs.iter().find(|it| it.id == id)
     }
 
+    /// Reads what it does, in any version of the configuration.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub async fn look(&mut self) -> Result<(), RemoteError> {
+        (self.version, self.report) = read(&self.name, &mut self.client).await?;
+        Ok(())
+    }
+
     /// Reads what it does. The version stays the one that is expected.
     ///
     /// # Errors

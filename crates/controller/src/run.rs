@@ -2,6 +2,7 @@
 
 use crate::apply::{self, ApplyError};
 use crate::args::{ApplyArguments, Arguments, Command, Example, PlanArguments, Source};
+use crate::capacity;
 use crate::document::Document;
 use crate::explain;
 use crate::fleet::{Fleet, Unit};
@@ -9,6 +10,7 @@ use crate::remote::RemoteError;
 use crate::{picture, show, status};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tally_api::client::ConnectError;
 use tally_config::ConfigError;
 use tally_planner::check::{Fault, check};
@@ -126,6 +128,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Plan(arguments) => run_plan(arguments),
         Command::Check { fleet, plan } => run_check(fleet, plan),
         Command::Apply(arguments) => run_apply(arguments),
+        Command::Capacity {
+            fleet,
+            seconds,
+            write,
+            json,
+        } => run_capacity(fleet, *seconds, *write, *json),
         Command::Status { fleet, plan, json } => run_status(fleet, plan.as_deref(), *json),
         Command::Explain { job, source } => run_explain(job, source),
         Command::Picture {
@@ -255,6 +263,33 @@ fn failed(error: ApplyError) -> Failure {
         ApplyError::Config(error) => Failure::Config(error),
         error if error.is_before_changes() => Failure::Unchanged(error),
         error => Failure::Apply(error),
+    }
+}
+
+fn run_capacity(path: &Path, time: Duration, write: bool, is_json: bool) -> Result<(), Failure> {
+    let (fleet, known) = Fleet::load_to_measure(path)?;
+    let file = fleet.measured_file(path);
+    if write && file.is_none() {
+        let allowed = "a file for what is measured, because of --write";
+        return Err(ConfigError::value(path, "measured", "none", allowed).into());
+    }
+    let observed = capacity::observe(&fleet, path, time);
+    let observed = runtime()?.block_on(observed);
+    let observed = observed.map_err(|error| Failure::Apply(error.into()))?;
+    let merged = capacity::merged(&fleet, &observed, known.as_ref());
+    if is_json {
+        print(&json(&merged))?;
+    } else {
+        print(&capacity::text(&fleet, &observed))?;
+    }
+    match file.filter(|_| write) {
+        Some(file) => {
+            tally_config::write_whole(&file, json(&merged)).map_err(|error| Failure::Write {
+                path: file.display().to_string(),
+                error,
+            })
+        }
+        None => Ok(()),
     }
 }
 

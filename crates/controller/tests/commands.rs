@@ -400,6 +400,48 @@ fn to_apply(folder: &Folder, from: &str, to: &str) -> [String; 2] {
 const OTHER: &str = "1a2b3c4d5e6f708192a3b4c5d6e7f809";
 
 #[test]
+fn what_was_measured_takes_the_place_of_what_is_written() {
+    let folder = Folder::new();
+    let fleet = folder.changed(
+        r#""results": true"#,
+        r#""measured": "it.json", "results": true"#,
+    );
+    let level = |fleet: &str| {
+        let plan = prints(&["plan", fleet, "--json"]);
+        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+        plan["level"].as_f64().unwrap()
+    };
+    fails(&["plan", &fleet], 3, &["it.json"]);
+    let file = |capacity: &str| {
+        let switches = ["leaf1", "leaf2", "leaf3", "spine1", "spine2"].map(|it| {
+            format!(r#""{it}": {{"capacity": {capacity}, "rate": 1, "busy": 1, "cores": 1}}"#)
+        });
+        format!(
+            r#"{{"unit": "Mbit/s", "switches": {{{}}}}}"#,
+            switches.join(",")
+        )
+    };
+    folder.write("it.json", &file("40000"));
+    let before = level(&self::fleet().display().to_string());
+    assert_eq!(level(&fleet), before);
+    folder.write("it.json", &file("1000"));
+    assert!(level(&fleet) < 0.9 * before, "{}", level(&fleet));
+    folder.write("it.json", &file("0"));
+    fails(
+        &["plan", &fleet],
+        2,
+        &["switches.leaf1.capacity", "a rate above 0"],
+    );
+    // Without a place to write to.
+    let fleet = self::fleet().display().to_string();
+    fails(
+        &["capacity", &fleet, "--write"],
+        2,
+        &["measured", "--write"],
+    );
+}
+
+#[test]
 fn what_applying_a_plan_needs_is_named_with_its_place() {
     let folder = Folder::new();
     for (from, to, words) in [

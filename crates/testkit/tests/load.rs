@@ -294,6 +294,60 @@ fn a_switch_that_never_rests_survives_that_its_peers_go() {
     }
 }
 
+/// `tally-controller capacity` sees what the load says that the switch sums, and a plan has it.
+#[test]
+fn a_full_switch_shows_what_it_can_sum() {
+    let _alone = alone();
+    let socket = std::env::temp_dir().join(format!("tally-control-{}.sock", std::process::id()));
+    let control = format!(
+        r#", "name": "leaf", "control": {{ "socket": "{}" }}"#,
+        socket.display()
+    );
+    let stage = Stage::new(3, &jobs(&[2]), &control);
+    let _switch = stage.switch();
+    let host = |name| format!(r#"{{ "name": "{name}", "switch": "leaf", "rate": 1000000 }}"#);
+    let fleet = format!(
+        r#"{{ "unit": "Mbit/s", "measured": "measured.json", "hosts": [{}, {}], "servers": [{}],
+             "switches": [{{ "name": "leaf", "capacity": 1, "control": "{}" }}],
+             "jobs": [{{ "name": "job", "workers": ["a", "b"], "bytes": 1000 }}] }}"#,
+        host("a"),
+        host("b"),
+        host("ps"),
+        socket.display()
+    );
+    let file = stage.file("fleet.json");
+    std::fs::write(&file, fleet).unwrap();
+    let controller = |arguments: &[&str]| {
+        let mut command = Command::new(programs().join("tally-controller"));
+        let command = command.arg(arguments[0]).arg(&file).args(&arguments[1..]);
+        let output = command.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        simd_json::to_owned_value(&mut output.stdout.clone()).unwrap()
+    };
+    let mut load = stage.command(&["--seconds", "6", "--warm-up", "0.5"]);
+    let load = load.stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let measured = controller(&["capacity", "--seconds", "2", "--write", "--json"]);
+    let mut report = load.wait_with_output().unwrap().stdout;
+    let report = simd_json::to_owned_value(&mut report).unwrap();
+    let fragments = report["results"]["all"]["fragments_per_s"].cast_f64();
+    let sums = 2.0 * fragments.unwrap() * 1024.0 * 8.0 / 1e6;
+    let leaf = &measured["switches"]["leaf"];
+    let [rate, capacity, busy] =
+        ["rate", "capacity", "busy"].map(|it| leaf[it].cast_f64().unwrap());
+    assert!((0.5..2.0).contains(&(rate / sums)), "{sums}: {measured}");
+    assert!(
+        (capacity - rate / busy).abs() < 1e-6 * capacity,
+        "{measured}"
+    );
+    // Two streams are summed at this rate; the cables have more.
+    let plan = controller(&["plan", "--algorithm", "switchml", "--json"]);
+    let level = plan["level"].cast_f64().unwrap();
+    assert!((level - capacity / 2.0).abs() < 1e-3 * capacity, "{plan}");
+    let _ = std::fs::remove_file(socket);
+}
+
 #[test]
 fn an_interrupt_ends_it_in_order() {
     let _alone = alone();
