@@ -79,6 +79,16 @@ pub enum ApplyError {
         /// How long it was waited for.
         seconds: f64,
     },
+    /// A job that is left drained.
+    #[error("{error}\n{undo}: call `tallyctl job drain {id} --undo` there")]
+    Drained {
+        /// Why the changes are not made.
+        error: Box<ApplyError>,
+        /// Why the drain is not undone.
+        undo: RemoteError,
+        /// Number of the job.
+        id: u16,
+    },
     /// A switch, after some changes.
     #[error("{error}; {done} of {all} changes are made: run the command again for the rest")]
     Stopped {
@@ -98,7 +108,10 @@ impl ApplyError {
     /// Whether no tree has been changed.
     #[must_use]
     pub const fn is_before_changes(&self) -> bool {
-        !matches!(self, Self::Stopped { .. } | Self::Differs(_))
+        !matches!(
+            self,
+            Self::Stopped { .. } | Self::Drained { .. } | Self::Differs(_)
+        )
     }
 }
 
@@ -267,6 +280,8 @@ pub struct Work<'a> {
     switches: Vec<Option<Remote>>,
     jobs: Vec<JobChange>,
     changes: Vec<Change>,
+    /// Switches and jobs that are drained.
+    drained: Vec<(usize, usize)>,
     down: Vec<String>,
 }
 
@@ -358,6 +373,7 @@ impl<'a> Work<'a> {
             wanted,
             switches,
             jobs,
+            drained: Vec::new(),
             down,
         })
     }
@@ -426,31 +442,38 @@ impl<'a> Work<'a> {
     async fn drain(&mut self, options: Options) -> Result<(), ApplyError> {
         let removed = self.changes.iter().filter(|it| it.action == Action::Remove);
         let removed: Vec<_> = removed.cloned().collect();
-        let mut drained = Vec::new();
-        let done = self.drain_all(&removed, options, &mut drained).await;
-        if done.is_err() {
-            for (switch, job) in drained {
-                let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
-                // The first error is the one to tell.
-                let _ = self.remote(switch).undo_drain(&name, id).await;
-            }
+        match self.drain_all(&removed, options).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.undo_drains(error, 0).await),
         }
-        done
     }
 
-    async fn drain_all(
-        &mut self,
-        removed: &[Change],
-        options: Options,
-        drained: &mut Vec<(usize, usize)>,
-    ) -> Result<(), ApplyError> {
+    /// Has drained jobs begin epochs again, if none of the changes made is theirs.
+    async fn undo_drains(&mut self, mut error: ApplyError, made: usize) -> ApplyError {
+        for (switch, job) in std::mem::take(&mut self.drained) {
+            if self.changes[..made].iter().any(|it| it.job == job) {
+                continue;
+            }
+            let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
+            if let Err(undo) = self.remote(switch).undo_drain(&name, id).await {
+                error = ApplyError::Drained {
+                    error: Box::new(error),
+                    undo,
+                    id,
+                };
+            }
+        }
+        error
+    }
+
+    async fn drain_all(&mut self, removed: &[Change], options: Options) -> Result<(), ApplyError> {
         let roots = removed.iter().filter(|it| it.role.parent().is_none());
         for &Change { job, switch, .. } in roots {
             let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
             let was_draining = self.remote(switch).job(id).is_some_and(|it| it.draining);
             self.remote(switch).drain(&name, id).await?;
             if !was_draining {
-                drained.push((switch, job));
+                self.drained.push((switch, job));
             }
         }
         let start = Instant::now();
@@ -502,14 +525,22 @@ impl<'a> Work<'a> {
         let all = changes.len();
         let mut is_adding = false;
         for (done, change) in changes.iter().enumerate() {
-            if change.action == Action::Add && !is_adding {
-                is_adding = true;
-                // Another controller may have begun to add another tree.
-                let looked = self.refresh().await;
-                looked.map_err(|error| ApplyError::Stopped { error, done, all })?;
+            let is_first = change.action == Action::Add && !is_adding;
+            is_adding |= is_first;
+            // Another controller may have begun to add another tree.
+            let looked = if is_first {
+                self.refresh().await
+            } else {
+                Ok(())
+            };
+            let made = match looked {
+                Ok(()) => self.change(change).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = made {
+                let error = ApplyError::Stopped { error, done, all };
+                return Err(self.undo_drains(error, done).await);
             }
-            let made = self.change(change).await;
-            made.map_err(|error| ApplyError::Stopped { error, done, all })?;
         }
         Ok(())
     }

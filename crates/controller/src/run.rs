@@ -105,6 +105,7 @@ impl Failure {
 fn exit_of(error: &ApplyError) -> Exit {
     match error {
         ApplyError::Config(_) => Exit::Usage,
+        ApplyError::Drained { error, .. } => exit_of(error),
         ApplyError::Remote(error) | ApplyError::Stopped { error, .. } => match error {
             RemoteError::Connect {
                 error: ConnectError::File { .. },
