@@ -1,6 +1,6 @@
 # Sourced by ./demo and ./test: sees to it that what they need is installed.
 
-# Python keeps what it compiles, whatever the environment says: PyTorch takes seconds to compile.
+# Python keeps what it compiles, also where the environment says not to: PyTorch takes seconds.
 export PYTHONDONTWRITEBYTECODE=
 
 # need PACKAGE...: installs the Debian packages that are missing. Without root, names them and

@@ -14,68 +14,18 @@
 //!   traffic may not be.
 
 use crate::fleet::{Fleet, Unit};
+#[cfg(doc)]
+use crate::measured::BUSY_FULL;
+use crate::measured::{Capacities, Measured};
 use crate::remote::{RemoteError, reach};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
-use tally_config::ConfigError;
 use tally_program::columns;
 use tally_schema::switch::report::{Report, Stage};
 
-/// Share of the cores' time from which on a measurement is a capacity.
-pub const BUSY_FULL: f64 = 0.8;
-/// Share below which it says nothing.
+/// Share of the cores' time below which a measurement says nothing.
 const BUSY_MIN: f64 = 0.05;
-
-/// Measured capacities of a fleet: what `capacity` writes and `measured` of a fleet names.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Capacities {
-    /// Unit of all rates.
-    pub unit: Unit,
-    /// Switches by name.
-    pub switches: BTreeMap<String, Measured>,
-}
-
-/// What one switch has shown.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Measured {
-    /// Rate of gradients that it can take in and sum, or more if it was not full.
-    pub capacity: f64,
-    /// Rate at which they came in.
-    pub rate: f64,
-    /// Share of the time in which its data cores had something to do.
-    pub busy: f64,
-    /// Its data cores.
-    pub cores: usize,
-}
-
-impl Measured {
-    /// Whether its cores had hardly time for more.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.busy >= BUSY_FULL
-    }
-}
-
-impl Capacities {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// If it cannot be read, or a number is none.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let all: Self = tally_config::load(path)?;
-        for (name, it) in &all.switches {
-            if !(it.capacity.is_finite() && it.capacity > 0.0) {
-                let key = format!("switches.{name}.capacity");
-                return Err(ConfigError::value(path, key, it.capacity, "a rate above 0"));
-            }
-        }
-        Ok(all)
-    }
-}
 
 /// What a switch did between two reports. `None` if that is too little to tell.
 #[must_use]

@@ -1,6 +1,7 @@
 //! The file of a fleet: what there is, by names, and the jobs on it.
 
-use crate::capacity::Capacities;
+use crate::measured::Capacities;
+pub use crate::unit::Unit;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,37 +13,6 @@ use tally_planner::{Element, Node, Problem, Resource, Topology};
 use tally_wire::Key;
 
 use crate::names;
-
-/// Unit of all rates and capacities of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Unit {
-    /// 10^6 bit/s.
-    #[serde(rename = "Mbit/s")]
-    Megabit,
-    /// 10^9 bit/s.
-    #[serde(rename = "Gbit/s")]
-    Gigabit,
-}
-
-impl Unit {
-    /// In bit/s.
-    #[must_use]
-    pub fn bits_per_second(self) -> f64 {
-        match self {
-            Self::Megabit => 1e6,
-            Self::Gigabit => 1e9,
-        }
-    }
-}
-
-impl fmt::Display for Unit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Megabit => "Mbit/s",
-            Self::Gigabit => "Gbit/s",
-        })
-    }
-}
 
 /// A fleet, and the jobs on it. Names of switches, hosts and servers are all different.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -70,8 +40,8 @@ pub struct Fleet {
     /// What the controller and switches at TCP ports show each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// A file that `capacity` writes. What it has measured takes the place of `capacity` of a switch,
-    /// unless that is 0. The path is relative to the folder of this file.
+    /// A file that `capacity` writes. What it has measured takes the place of `capacity` of a
+    /// switch, unless that is 0. The path is relative to the folder of this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<PathBuf>,
 }

@@ -1,10 +1,10 @@
 """Runs Python programs at every rank, each in a child of one process that has imported torch: the
 import takes longer than most programs of the tests.
 
-Reads lines from its standard input, each a JSON object: `source`, `arguments`, `timeout` in seconds,
-and for each rank its `environments` and the path of its output in `outputs`. Prints the ranks' exit
-codes, as `subprocess` would give them. The children have a process group of their own, which ends
-with them; SIGTERM ends it, too.
+Reads lines from its standard input, each a JSON object: `source`, `arguments`, `timeout` in
+seconds, and for each rank its `environments` and the path of its output in `outputs`. Prints the
+ranks' exit codes, as `subprocess` would give them. The children have a process group of their own,
+which ends with them; SIGTERM ends it, too.
 """
 
 import contextlib
