@@ -75,7 +75,7 @@ pub enum ApplyError {
         /// Members that have joined.
         joined: u32,
         /// Members.
-        members: u8,
+        members: usize,
         /// How long it was waited for.
         seconds: f64,
     },
@@ -511,7 +511,7 @@ impl<'a> Work<'a> {
                     switch: at,
                     phase: report.phase,
                     joined: report.members.joined,
-                    members: report.members.workers,
+                    members: Role::reported(report).members(),
                     seconds: waited.as_secs_f64(),
                 }));
             }
@@ -654,7 +654,8 @@ pub fn text(outcome: &Outcome) -> String {
             Reason::Repaired => "is repaired",
         };
         let _ = writeln!(text, "job {} {what}: {}", job.name, job.why);
-        for it in &job.sums {
+        let sums = job.sums.iter().filter(|_| job.reason != Reason::Same);
+        for it in sums {
             let _ = writeln!(
                 text,
                 "  {} sums {} of its streams, {} in the plan",

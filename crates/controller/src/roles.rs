@@ -110,6 +110,12 @@ impl Role {
         Some(&parent.switch)
     }
 
+    /// Workers and switches below.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        usize::from(self.workers) + self.children().count()
+    }
+
     /// Names of the switches below.
     pub fn children(&self) -> impl Iterator<Item = &str> {
         let children = self.tree.iter().flat_map(|tree| &tree.children);

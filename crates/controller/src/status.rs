@@ -40,7 +40,7 @@ pub struct RoleStatus {
     /// Workers and child switches that have joined.
     pub joined: u32,
     /// Workers and child switches.
-    pub members: u8,
+    pub members: usize,
     /// Ranks, switches and parameter servers that it waits for.
     pub waits_for: Vec<String>,
 }
@@ -82,7 +82,7 @@ pub async fn status(
                 phase: report.map(|it| it.phase),
                 draining: report.is_some_and(|it| it.draining),
                 joined: report.map_or(0, |it| it.members.joined),
-                members: report.map_or(0, |it| it.members.workers),
+                members: report.map_or(0, |it| Role::reported(it).members()),
                 waits_for: report.map_or_else(Vec::new, JobReport::waits_for),
             });
         }

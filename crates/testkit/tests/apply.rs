@@ -351,6 +351,7 @@ fn running_switches_follow_a_plan_and_the_next_one() {
     site.apply(&first, &["job job0 stays", "nothing to change"]);
     let text = site.done(&["status", fleet, plan]);
     assert_eq!(text.matches("as planned").count(), 3, "{text}");
+    assert_eq!(text.matches("0 of 2").count(), 3, "{text}");
     let json = site.done(&["apply", fleet, plan, "--json"]);
     assert!(json.contains(r#""reason": "same""#) && json.contains(r#""rank": 3"#));
 

@@ -151,7 +151,11 @@ impl JobReport {
         match self.phase {
             JobPhase::Idle => Vec::new(),
             JobPhase::Waiting => {
-                let missing = (0..self.members.workers).filter(|&rank| !is_there(rank));
+                // In a tree, `workers` has the hosts alone.
+                let members = self.tree.as_ref().map_or(self.members.workers, |tree| {
+                    tree.hosts.saturating_add(tree.children.len() as u8)
+                });
+                let missing = (0..members).filter(|&rank| !is_there(rank));
                 let missing = missing.map(|rank| self.name_of(rank));
                 missing.chain(self.missing_servers()).collect()
             }

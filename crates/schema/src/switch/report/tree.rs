@@ -128,6 +128,10 @@ mod tests {
         job.phase = JobPhase::Waiting;
         job.ps = false;
         assert_eq!(job.waits_for(), ["5", "6", "leafA", "ps"]);
+        // A switch counts its hosts alone.
+        job.members.workers = 3;
+        assert_eq!(job.waits_for(), ["5", "6", "leafA", "ps"]);
+        job.members.workers = 4;
         job.tree = None;
         assert_eq!(job.waits_for(), ["1", "2", "3", "ps"]);
     }
