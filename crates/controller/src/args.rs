@@ -17,8 +17,8 @@ const EXITS: [Exit; 5] = [
 
 /// Plans which switches sum for which jobs of a fleet, and applies plans.
 ///
-/// A fleet is a file: switches, links, hosts, parameter servers and jobs, by names. Only `apply`
-/// changes switches, and only `apply`, `capacity` and `status` connect to them.
+/// A fleet is a file: switches, links, hosts, parameter servers and jobs, by names. `apply` and
+/// `run` change switches; besides them only `capacity` and `status` connect to them.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tally-controller", version = tally_program::VERSION, after_help = exit::help(&EXITS))]
 pub struct Arguments {
@@ -41,6 +41,8 @@ pub enum Command {
     },
     /// Makes running switches follow a plan
     Apply(ApplyArguments),
+    /// Works on its own: plans, applies, and plans again when switches, links or jobs change
+    Run(RunArguments),
     /// Measures what running switches can sum, from what they count while jobs run
     Capacity {
         /// The fleet, with `switches[].control`
@@ -170,6 +172,30 @@ pub struct ApplyArguments {
     pub end_running: bool,
 
     /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArguments {
+    /// The fleet, with `switches[].control`, and `id` and `key_file` of its jobs; read again when it
+    /// changes
+    pub fleet: PathBuf,
+
+    /// Time between two looks at the switches, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(20..=60_000))]
+    pub interval: u64,
+
+    /// What is missing for this time is down, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    pub dead_after: u64,
+
+    /// File that the working controller locks; others wait for it. By default FLEET.lock
+    #[arg(long, value_name = "FILE")]
+    pub lock: Option<PathBuf>,
+
+    /// Prints events as lines of JSON
     #[arg(long)]
     pub json: bool,
 }

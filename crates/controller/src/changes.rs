@@ -74,6 +74,19 @@ pub enum Reason {
     Repaired,
 }
 
+impl Reason {
+    /// What becomes of the job, in words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Same => "stays",
+            Self::Begins => "begins",
+            Self::Moves => "moves",
+            Self::Repaired => "is repaired",
+        }
+    }
+}
+
 impl JobChange {
     /// Why it changes.
     #[must_use]

@@ -103,16 +103,24 @@ impl Document {
     /// The first thing that does not fit.
     pub fn load(path: &Path, topology: &Topology) -> Result<(Self, Plan), ConfigError> {
         let document: Self = tally_config::load(path)?;
-        let reader = Reader { topology, path };
-        let jobs = document.jobs.iter().enumerate();
-        let jobs: Result<_, _> = jobs.map(|(at, job)| reader.job(at, job)).collect();
-        let plan = Plan {
-            algorithm: document.algorithm.clone(),
-            jobs: jobs?,
-            bound: document.bound,
-            cut_off: document.cut_off,
-        };
+        let plan = document.plan(path, topology)?;
         Ok((document, plan))
+    }
+
+    /// The plan, in a topology that has all of its names. `path` is for errors alone.
+    ///
+    /// # Errors
+    /// The first name that is not in the topology.
+    pub fn plan(&self, path: &Path, topology: &Topology) -> Result<Plan, ConfigError> {
+        let reader = Reader { topology, path };
+        let jobs = self.jobs.iter().enumerate();
+        let jobs: Result<_, _> = jobs.map(|(at, job)| reader.job(at, job)).collect();
+        Ok(Plan {
+            algorithm: self.algorithm.clone(),
+            jobs: jobs?,
+            bound: self.bound,
+            cut_off: self.cut_off,
+        })
     }
 }
 

@@ -1,15 +1,20 @@
 //! What each command does.
 
 use crate::apply::{self, ApplyError};
-use crate::args::{ApplyArguments, Arguments, Command, Example, PlanArguments, Source};
+use crate::args::{
+    ApplyArguments, Arguments, Command, Example, PlanArguments, RunArguments, Source,
+};
 use crate::capacity;
+use crate::controller::{self, RunError};
 use crate::document::Document;
 use crate::explain;
 use crate::fleet::{Fleet, Unit};
 use crate::remote::RemoteError;
-use crate::{picture, show, status};
+use crate::{outcome, picture, show, status};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tally_api::client::ConnectError;
 use tally_config::ConfigError;
@@ -72,6 +77,9 @@ pub enum Failure {
         /// The plan's file.
         path: PathBuf,
     },
+    /// The lock cannot be had.
+    #[error(transparent)]
+    Lock(RunError),
     /// The machine gives no runtime.
     #[error("no runtime: {0}")]
     Runtime(io::Error),
@@ -93,7 +101,7 @@ impl Failure {
             Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
             Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
             Self::Unchanged(error) | Self::Apply(error) => exit_of(error),
-            Self::Runtime(_) => Exit::System,
+            Self::Runtime(_) | Self::Lock(_) => Exit::System,
             Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } | Self::Differs { .. } => {
                 Exit::Failure
             }
@@ -129,6 +137,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Plan(arguments) => run_plan(arguments),
         Command::Check { fleet, plan } => run_check(fleet, plan),
         Command::Apply(arguments) => run_apply(arguments),
+        Command::Run(arguments) => run_controller(arguments),
         Command::Capacity {
             fleet,
             seconds,
@@ -243,7 +252,7 @@ fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
     let mut work = prepared.map_err(failed)?;
     let outcome = work.outcome(arguments.dry_run);
     if !arguments.json {
-        print(&apply::text(&outcome))?;
+        print(&outcome::text(&outcome))?;
     }
     if !arguments.dry_run {
         let options = apply::Options {
@@ -255,7 +264,7 @@ fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
     if arguments.json {
         print(&json(&outcome))
     } else {
-        print(&apply::end(&outcome))
+        print(&outcome::end(&outcome))
     }
 }
 
@@ -265,6 +274,33 @@ fn failed(error: ApplyError) -> Failure {
         error if error.is_before_changes() => Failure::Unchanged(error),
         error => Failure::Apply(error),
     }
+}
+
+fn run_controller(arguments: &RunArguments) -> Result<(), Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The second one ends it at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(Failure::Runtime)?;
+    }
+    let lock = arguments.lock.clone().unwrap_or_else(|| {
+        let mut path = arguments.fleet.clone().into_os_string();
+        path.push(".lock");
+        path.into()
+    });
+    let options = controller::Options {
+        fleet: arguments.fleet.clone(),
+        interval: Duration::from_millis(arguments.interval),
+        dead_after: Duration::from_millis(arguments.dead_after),
+        lock,
+        is_json: arguments.json,
+    };
+    let work = controller::run(&options, &stop);
+    runtime()?.block_on(work).map_err(|error| match error {
+        RunError::Config(error) => Failure::Config(error),
+        error @ RunError::Lock { .. } => Failure::Lock(error),
+    })
 }
 
 fn run_capacity(path: &Path, time: Duration, write: bool, is_json: bool) -> Result<(), Failure> {
