@@ -179,8 +179,8 @@ pub struct ApplyArguments {
 /// Options of `run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArguments {
-    /// The fleet, with `switches[].control`, and `id` and `key_file` of its jobs; read again when it
-    /// changes
+    /// The fleet, with `switches[].control`, and `id` and `key_file` of its jobs; it is read again
+    /// when it changes
     pub fleet: PathBuf,
 
     /// Time between two looks at the switches, in milliseconds

@@ -2,7 +2,7 @@
 //!
 //! A pass looks at all switches, says what came and went, plans again if the fleet is another one,
 //! and changes the jobs that may change. Nothing is kept but the last plan: what switches report is
-//! where each pass begins, so another controller goes on where this one ends.
+//! where each pass begins, so another controller continues where this one ends.
 
 mod log;
 

@@ -1,5 +1,5 @@
-//! `tally-controller run` on real switches: jobs begin, move away from a dead switch, stay while they
-//! run, and come and go with the fleet's file; a standby finishes what a killed leader began.
+//! `tally-controller run` on real switches: jobs begin, move away from a dead switch, stay while
+//! they run, and come and go with the fleet's file; a standby finishes what a killed leader began.
 //!
 //! Uses the release programs (`cargo build --release`). As root in namespaces, else over memif.
 
@@ -131,7 +131,7 @@ fn a_controller_keeps_jobs_on_trees_that_live() {
     site.is_exact(0, 3_000_000);
     assert_eq!(site.with(7), [other(&root), "leaf1", "leaf2"]);
 
-    // The leader is killed in the middle of a move; a standby goes on.
+    // The leader is killed in the middle of a move; a standby takes over.
     let mut standby = Controller::start(&site, &fleet);
     standby.says("standby");
     let second = other(&root);

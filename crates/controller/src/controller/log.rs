@@ -58,7 +58,7 @@ impl Log {
     /// Says it.
     pub fn say(&mut self, event: &Event) {
         let mut out = std::io::stdout().lock();
-        // Nobody reads it: the controller works all the same.
+        // Without a reader the controller works all the same.
         let _ = if self.is_json {
             let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             let time = since.unwrap_or_default().as_secs_f64();
