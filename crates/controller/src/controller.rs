@@ -208,7 +208,8 @@ impl Controller<'_> {
     async fn pass(&mut self) {
         self.read();
         let path = &self.options.fleet;
-        let looks = remote::look_at_all(&self.file.fleet, path, self.options.dead_after).await;
+        let limit = self.options.dead_after / 2;
+        let looks = remote::look_at_all(&self.file.fleet, path, limit).await;
         let began = Instant::now();
         let (seen, links) = seen(&self.file.fleet, &looks);
         let now = self.start.elapsed();
