@@ -281,12 +281,21 @@ impl Controller<'_> {
             return Ok(());
         };
         let answers = |at: usize| switches[at].is_some();
+        let is_silent = |name: &str| {
+            let at = names.iter().position(|it| it == name);
+            at.is_some_and(|at| !answers(at))
+        };
         let mut wanted = Vec::new();
         for (at, tree) in trees(planned, &switches).into_iter().enumerate() {
             let name = &planned.fleet.jobs[at].name;
             let verdict = match &tree {
+                // It has the link, and does not say so.
+                Err(Refusal::Link { switch, .. }) if is_silent(switch) => continue,
                 Err(refusal) => Verdict::Waits(refusal.to_string()),
-                Ok(tree) => moves::verdict(&states[at], &tree.roles, answers, &names),
+                Ok(tree) => match moves::verdict(&states[at], &tree.roles, answers, &names) {
+                    Verdict::Waits(why) => Verdict::Waits(format!("job {name}: {why}")),
+                    verdict @ Verdict::Go { .. } => verdict,
+                },
             };
             match (verdict, tree) {
                 (Verdict::Go { ends }, Ok(tree)) => {
@@ -296,8 +305,7 @@ impl Controller<'_> {
                     wanted.push(it);
                 }
                 (Verdict::Waits(why), _) if planned.said.get(name) != Some(&why) => {
-                    self.log
-                        .say(&Event::new("waits", format!("job {name}: {why}")));
+                    self.log.say(&Event::new("waits", why.clone()));
                     planned.said.insert(name.clone(), why);
                 }
                 _ => {}
