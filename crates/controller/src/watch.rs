@@ -4,8 +4,8 @@
 //!   that answers has a live link to it. One that is down and not dead forwards and sums still.
 //! * A link is down if one of its ends has reported it as not alive for the time limit. An end that
 //!   does not answer says nothing.
-//! * What is down is up again with its first answer. If it was up for less than [`STEADY`] before,
-//!   it must first answer for a hold, which doubles each time up to [`HOLD_MAX`]: what flaps stays
+//! * What is down is up again with its first answer. If it was up for less than `STEADY` before,
+//!   it must first answer for a hold, which doubles each time up to `HOLD_MAX`: what flaps stays
 //!   down.
 
 use std::collections::BTreeMap;
