@@ -223,6 +223,13 @@ impl Watch {
             if !presence.see(missing.is_none(), times, self.limit) {
                 continue;
             }
+            let is_of_down = between
+                .iter()
+                .any(|it| self.switches.get(it).is_some_and(|it| it.is_down));
+            if is_of_down {
+                // That the switch is down says it all.
+                continue;
+            }
             let between = between.clone();
             changes.push(match missing {
                 Some(why) => Change::LinkDown { between, why },
@@ -273,7 +280,7 @@ impl Watch {
         self.dead.get(switch).is_some_and(|it| *it)
     }
 
-    /// Whether a link is down by itself, beside what its switches are.
+    /// Whether a link is down by itself, apart from its switches.
     #[must_use]
     pub fn is_link_down(&self, pair: &Pair) -> bool {
         self.links.get(pair).is_some_and(|it| it.is_down)
