@@ -133,6 +133,13 @@ fn a_controller_keeps_jobs_on_trees_that_live() {
     site.is_exact(0, 3_000_000);
     assert_eq!(site.with(7), [other(&root), "leaf1", "leaf2"]);
 
+    // A leaf that restarts has no job, and gets its role back.
+    site.kill_switch("leaf1");
+    site.start_switch("leaf1");
+    leader.says("job job0 is repaired");
+    assert_eq!(site.with(7), [other(&root), "leaf1", "leaf2"]);
+    site.sums(&[0]);
+
     // The leader is killed in the middle of a move; a standby takes over.
     let mut standby = Controller::start(&site, &fleet);
     standby.says("standby");
