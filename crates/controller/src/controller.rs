@@ -14,7 +14,7 @@ use crate::remote::{self, Look, Remote};
 use crate::roles::{self, JobTree, Refusal};
 use crate::watch::{Change, Pair, Seen, Watch, pair};
 use log::{Event, Log};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -135,10 +135,12 @@ struct File {
 
 impl File {
     fn load(path: &Path) -> Result<Self, ConfigError> {
+        let (known, _) = Fleet::load_with_keys(path)?;
+        let bytes = Self::bytes(path, &known);
+        // Read after these bytes: what is written meanwhile differs from them in the next pass.
         let (fleet, _) = Fleet::load_with_keys(path)?;
         apply::check_keys(&fleet, path)?;
-        apply::check_file(&fleet, &Default::default(), path)?;
-        let bytes = Self::bytes(path, &fleet);
+        apply::check_file(&fleet, &BTreeSet::new(), path)?;
         Ok(Self { fleet, bytes })
     }
 
@@ -276,22 +278,20 @@ impl Controller<'_> {
         let names: Vec<_> = names.collect();
         let ids = self.file.fleet.jobs.iter().filter_map(|it| it.id);
         let states: Vec<_> = ids.map(|id| self.state(&switches, &names, id)).collect();
-        self.replan(&states).map_err(|error| error.clone())?;
+        self.replan(&states)?;
         let Some(planned) = &mut self.planned else {
             return Ok(());
         };
         let answers = |at: usize| switches[at].is_some();
-        let is_silent = |name: &str| {
-            let at = names.iter().position(|it| it == name);
-            at.is_some_and(|at| !answers(at))
-        };
+        let watch = &self.watch;
         let mut wanted = Vec::new();
         for (at, tree) in trees(planned, &switches).into_iter().enumerate() {
             let name = &planned.fleet.jobs[at].name;
             let verdict = match &tree {
-                // It has the link, and does not say so.
-                Err(Refusal::Link { switch, .. }) if is_silent(switch) => continue,
-                Err(refusal) => Verdict::Waits(refusal.to_string()),
+                Err(refusal) => match waits(&planned.fleet, name, refusal, answers, watch) {
+                    Some(why) => Verdict::Waits(why),
+                    None => continue,
+                },
                 Ok(tree) => match moves::verdict(&states[at], &tree.roles, answers, &names) {
                     Verdict::Waits(why) => Verdict::Waits(format!("job {name}: {why}")),
                     verdict @ Verdict::Go { .. } => verdict,
@@ -314,7 +314,9 @@ impl Controller<'_> {
         let fleet = planned.fleet.clone();
         for (id, name) in self.gone(&fleet) {
             let state = self.state(&switches, &names, id);
-            if state.now.is_empty() {
+            let mut reports = switches.iter().flatten().filter_map(|it| it.job(id));
+            let is_tenants = reports.any(|it| it.tenant.is_some());
+            if state.now.is_empty() || is_tenants {
                 self.placed.remove(&id);
             } else if state.is_held() {
                 let text = format!("job {name}: not in the file any more; it goes when it is idle");
@@ -537,6 +539,28 @@ fn trees(planned: &Planned, switches: &[Option<Remote>]) -> Vec<Result<JobTree, 
     trees
 }
 
+/// Why a job has no tree now. `None`: because of a switch that may answer again before it is down.
+fn waits(
+    fleet: &Fleet,
+    job: &str,
+    refusal: &Refusal,
+    answers: impl Fn(usize) -> bool,
+    watch: &Watch,
+) -> Option<String> {
+    if let Refusal::Link { switch, .. } = refusal
+        && let Some(at) = fleet.switches.iter().position(|it| it.name == *switch)
+        && !answers(at)
+    {
+        if fleet.switches[at].control.is_none() {
+            let text = format!("job {job}: switch {switch} of its tree has no `control`");
+            return Some(text);
+        }
+        let text = format!("job {job}: switch {switch} of its tree does not answer");
+        return watch.is_down(switch).then_some(text);
+    }
+    Some(refusal.to_string())
+}
+
 /// The fleet without what is down.
 fn effective(fleet: &Fleet, watch: &Watch) -> Fleet {
     let mut fleet = fleet.clone();
@@ -573,5 +597,45 @@ impl Ground for Seeing<'_> {
     fn answers(&self, switch: &str) -> Option<usize> {
         let at = self.names.iter().position(|it| it == switch)?;
         self.switches[at].is_some().then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_job_waits_without_a_word_only_for_a_switch_that_may_answer_soon() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/fleet.json");
+        let (mut fleet, _) = Fleet::load(&path).unwrap();
+        let refusal = Refusal::Link {
+            job: "vision".to_owned(),
+            switch: "leaf1".to_owned(),
+            other: "spine1".to_owned(),
+            way: "",
+            links: "none".to_owned(),
+        };
+        let limit = Duration::from_secs(1);
+        let mut watch = Watch::new(limit, limit);
+        let why = |fleet: &Fleet, answers: bool, watch: &Watch| {
+            waits(fleet, "vision", &refusal, |_| answers, watch)
+        };
+        assert_eq!(why(&fleet, false, &watch), None);
+        assert_eq!(why(&fleet, true, &watch), Some(refusal.to_string()));
+        let silent = [Seen {
+            name: "leaf1",
+            links: None,
+            is_unknown: false,
+        }];
+        for seconds in 1..4 {
+            watch.see(limit * seconds, &silent, &[]);
+        }
+        let text = why(&fleet, false, &watch).unwrap();
+        assert_eq!(text, "job vision: switch leaf1 of its tree does not answer");
+        fleet.switches[0].control = None;
+        let text = why(&fleet, false, &Watch::new(limit, limit)).unwrap();
+        assert!(text.ends_with("has no `control`"), "{text}");
     }
 }

@@ -4,6 +4,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// A lock that is held until it is dropped.
@@ -12,7 +13,8 @@ pub struct Lock {
     _file: File,
 }
 
-/// Opens the file of a lock, which is made if it is not there.
+/// Opens the file of a lock, which is made if it is not there. Only its owner opens it: whoever
+/// can read a file can lock it.
 ///
 /// # Errors
 /// The kernel's reason.
@@ -21,6 +23,7 @@ pub fn open(path: &Path) -> io::Result<File> {
         .create(true)
         .truncate(false)
         .write(true)
+        .mode(0o600)
         .open(path)
 }
 
@@ -41,6 +44,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn another_user_cannot_open_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let file = open(&folder.path().join("lock")).unwrap();
+        let mode = file.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{mode:o}");
+    }
 
     #[test]
     fn one_holder_at_a_time() {

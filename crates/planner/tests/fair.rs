@@ -4,7 +4,7 @@
 
 use tally_planner::check::check;
 use tally_planner::{Algorithm, Element, Host, Job, Node, Options, Plan, Problem, Resource};
-use tally_planner::{examples, generate, plan, replan};
+use tally_planner::{examples, generate, plan, replan, replan_holding};
 
 fn job(name: &str, workers: &[usize], weight: f64) -> Job {
     let (name, workers) = (name.to_owned(), workers.to_vec());
@@ -177,6 +177,38 @@ fn a_dead_switch_moves_its_jobs() {
     println!("used by {users:?}, moved {:?}", after.moved);
     assert!(after.plan.rate([1.0; 8]) > 0.0);
     assert!(users.iter().all(|user| after.moved.contains(user)));
+}
+
+#[test]
+fn a_job_that_is_held_keeps_its_tree_though_another_would_be_better() {
+    for trees in [1, 64] {
+        let options = Options {
+            trees,
+            ..Options::default()
+        };
+        let mut problem = many();
+        let capacities: Vec<_> = (problem.topology.switches.iter())
+            .map(|it| it.capacity)
+            .collect();
+        for switch in &mut problem.topology.switches {
+            switch.capacity = 0.0;
+        }
+        let before = plan(&problem, Algorithm::Tally, &options).unwrap();
+        for (switch, capacity) in problem.topology.switches.iter_mut().zip(capacities) {
+            switch.capacity = capacity;
+        }
+        let names = names(&problem);
+        let free = replan(&problem, &before, &names, &options).unwrap();
+        assert!(free.moved.contains(&0) && free.moved.contains(&1));
+        assert_eq!(free.held, Vec::<usize>::new());
+        for held in [vec![0], vec![0, 1, 5], (0..8).collect()] {
+            let after = replan_holding(&problem, &before, &names, &held, &options).unwrap();
+            check(&problem, &after.plan).unwrap();
+            let kept = held.iter().all(|it| !after.moved.contains(it));
+            assert!(kept, "{trees} trees, {held:?}: moved {:?}", after.moved);
+            assert!(!after.held.is_empty() && after.held.iter().all(|it| held.contains(it)));
+        }
+    }
 }
 
 #[test]

@@ -298,7 +298,8 @@ fn a_switch_that_never_rests_survives_that_its_peers_go() {
 #[test]
 fn a_full_switch_shows_what_it_can_sum() {
     let _alone = alone();
-    let socket = std::env::temp_dir().join(format!("tally-control-{}.sock", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
     let control = format!(
         r#", "name": "leaf", "control": {{ "socket": "{}" }}"#,
         socket.display()
@@ -345,7 +346,6 @@ fn a_full_switch_shows_what_it_can_sum() {
     let plan = controller(&["plan", "--algorithm", "switchml", "--json"]);
     let level = plan["level"].cast_f64().unwrap();
     assert!((level - capacity / 2.0).abs() < 1e-3 * capacity, "{plan}");
-    let _ = std::fs::remove_file(socket);
 }
 
 #[test]

@@ -36,6 +36,8 @@ def main():
             children.append(child)
         print(json.dumps(codes(children, given["timeout"])), flush=True)
         end(children)
+        # Their numbers may be those of others now.
+        children.clear()
     return None
 
 
