@@ -13,8 +13,8 @@ pub struct Lock {
     _file: File,
 }
 
-/// Opens the file of a lock, which is made if it is not there. Only its owner opens it: whoever
-/// can read a file can lock it.
+/// Opens the file of a lock, which is made if it is not there. Only its owner may open it: a user
+/// who can read a file can lock it.
 ///
 /// # Errors
 /// The kernel's reason.

@@ -1,7 +1,7 @@
 //! `tally-controller run` on real switches: jobs begin, move away from a dead switch, stay while
 //! they run, and come and go with the fleet's file; a standby finishes what a killed leader began.
 //!
-//! Uses the release programs (`cargo build --release`). As root in namespaces, else over memif.
+//! Uses the release programs (`cargo build --release`). Needs root.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,6 +18,7 @@ use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use tally_schema::switch::report::JobPhase;
+use tally_testkit::cluster::Network;
 
 /// A running controller, and the lines that it prints.
 struct Controller {
@@ -94,6 +95,10 @@ fn other(spine: &str) -> &'static str {
 
 #[test]
 fn a_controller_keeps_jobs_on_trees_that_live() {
+    if Network::for_this_user() != Network::Namespaces {
+        println!("SKIPPED: needs root (network namespaces)");
+        return;
+    }
     let _alone = alone();
     let mut site = Site::start();
     let [fleet, _] = site.plan("run", &[0], "");
