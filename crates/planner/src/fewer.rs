@@ -63,8 +63,14 @@ fn rated(problem: &Problem, network: &Network, parts: &[Part], before: &Plan) ->
     plan
 }
 
-/// A plan with at most `trees` trees for each job, from one with more.
-pub fn plan(problem: &Problem, network: &Network, before: &Plan, trees: usize) -> Plan {
+/// A plan with at most `trees` trees for each job, from one with more. Only `jobs` take other trees.
+pub fn plan(
+    problem: &Problem,
+    network: &Network,
+    before: &Plan,
+    jobs: &[usize],
+    trees: usize,
+) -> Plan {
     let weights = || problem.jobs.iter().map(|job| job.weight);
     let mut loads = Loads {
         network,
@@ -96,7 +102,7 @@ pub fn plan(problem: &Problem, network: &Network, before: &Plan, trees: usize) -
         .map(|job| Trees::new(problem, network, vec![job]))
         .collect();
     for _ in 0..SWEEPS {
-        for part in &mut parts {
+        for part in parts.iter_mut().filter(|it| jobs.contains(&it.job)) {
             loads.add(&part.usage, -1.0);
             let prices = Prices {
                 of: loads.prices(),

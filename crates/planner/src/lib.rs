@@ -36,7 +36,7 @@ pub use model::{Element, Error, Host, Job, Link, Node, Problem, Resource, Switch
 pub use options::{Algorithm, Options};
 pub use plan::{JobPlan, Plan, Share, Stream, Tree};
 pub use random::Random;
-pub use tally::{Replanned, replan};
+pub use tally::{Replanned, replan, replan_holding};
 
 use master::{Fixed, Master, Pricer};
 use network::Network;

@@ -91,7 +91,7 @@ fn solve(
     {
         return plan;
     }
-    fewer::plan(problem, network, &plan, options.trees.max(1))
+    fewer::plan(problem, network, &plan, jobs, options.trees.max(1))
 }
 
 /// A plan that follows another one.
@@ -101,6 +101,8 @@ pub struct Replanned {
     pub plan: Plan,
     /// Jobs whose trees or fractions are not those of the plan before, new jobs included.
     pub moved: Vec<usize>,
+    /// Jobs that were held, and that a plan without this limit would move.
+    pub held: Vec<usize>,
 }
 
 /// What a job did before, if all of it is possible still.
@@ -150,6 +152,21 @@ pub fn replan(
     names: &[String],
     options: &Options,
 ) -> Result<Replanned, Error> {
+    replan_holding(problem, before, names, &[], options)
+}
+
+/// As [`replan`]. Jobs of `held` keep trees that are possible still, whatever the others lose.
+///
+/// # Errors
+///
+/// The problem is not valid.
+pub fn replan_holding(
+    problem: &Problem,
+    before: &Plan,
+    names: &[String],
+    held: &[usize],
+    options: &Options,
+) -> Result<Replanned, Error> {
     problem.validate()?;
     let network = Network::new(problem);
     let weights = || problem.jobs.iter().map(|job| job.weight);
@@ -168,9 +185,22 @@ pub fn replan(
         }
     }
     let fresh = plan(problem, &network, options);
+    let holds = given.iter().filter(|it| held.contains(&it.job));
+    let holds: Vec<_> = holds.cloned().collect();
     let mut best = solve(problem, &network, options, &free, given);
+    let mut waiting = Vec::new();
     if best.rate(weights()) < fresh.rate(weights()) * ENOUGH {
-        best = fresh;
+        let would_move = |job: &usize| old(*job).is_some_and(|it| !same(&fresh.jobs[*job], it));
+        waiting = holds.iter().map(|it| it.job).filter(would_move).collect();
+        best = if waiting.is_empty() {
+            fresh
+        } else {
+            let is_free = |job: &usize| holds.iter().all(|it| it.job != *job);
+            let free: Vec<_> = (0..problem.jobs.len()).filter(is_free).collect();
+            let mut best = solve(problem, &network, options, &free, holds);
+            best.bound = fresh.bound;
+            best
+        };
     } else {
         best.bound = fresh.bound;
         best.cut_off = fresh.cut_off;
@@ -180,7 +210,11 @@ pub fn replan(
         then.is_none_or(|then| !same(now, then))
     };
     let moved = (0..problem.jobs.len()).filter(is_moved).collect();
-    Ok(Replanned { plan: best, moved })
+    Ok(Replanned {
+        plan: best,
+        moved,
+        held: waiting,
+    })
 }
 
 /// Whether two plans of a job have the same trees in the same proportions.
