@@ -5,18 +5,17 @@
 //! read, and reads all switches again. An error may leave it half done: the same command then does
 //! the rest.
 
-use crate::changes::{self, Action, Change, JobChange, Reason, Roles};
+use crate::changes::{self, Action, Change, JobChange, Roles};
 use crate::fleet::Fleet;
+use crate::outcome::{JobOutcome, MadeChange, Outcome, Sums, WorkerOutcome, why};
 use crate::remote::{self, Remote, RemoteError, reach};
 use crate::roles::{self, JobTree, Refusal, Role};
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tally_config::ConfigError;
 use tally_planner::{JobPlan, Node, Plan, Problem};
-use tally_program::columns;
 use tally_schema::switch::report::JobPhase;
 
 /// Time between two looks at jobs that end.
@@ -104,6 +103,10 @@ impl ApplyError {
 
 /// What is to be done for a job.
 pub(crate) struct Wanted {
+    /// Index in the fleet; `None` if it is not in the fleet any more.
+    pub(crate) job: Option<usize>,
+    /// Whether it is removed where it must be without waiting for its end.
+    pub(crate) is_ended: bool,
     pub(crate) name: String,
     pub(crate) id: u16,
     pub(crate) tree: JobTree,
@@ -143,6 +146,19 @@ pub(crate) fn check_file(
     Ok(())
 }
 
+/// That all jobs have keys, without which no switch takes them.
+///
+/// # Errors
+/// The first job without.
+pub(crate) fn check_keys(fleet: &Fleet, path: &Path) -> Result<(), ConfigError> {
+    let Some(at) = fleet.jobs.iter().position(|it| it.key.is_none()) else {
+        return Ok(());
+    };
+    let key = format!("jobs[{at}].key");
+    let allowed = "the key of the job, or `key_file` with the name of a file that has it";
+    Err(ConfigError::value(path, key, "none", allowed))
+}
+
 /// The trees of all jobs of a fleet.
 ///
 /// # Errors
@@ -165,14 +181,46 @@ pub(crate) fn wanted(
         all.push(tree);
     }
     roles::check_capacity(problem, plan, &all)?;
-    let jobs = fleet.jobs.iter().zip(&plan.jobs).zip(all);
-    let wanted = jobs.map(|((job, planned), tree)| Wanted {
-        name: job.name.clone(),
-        id: job.id.unwrap_or_default(),
-        differing: differing(planned, &tree),
-        tree,
-    });
+    let jobs = plan.jobs.iter().zip(all).enumerate();
+    let wanted = jobs.map(|(at, (planned, tree))| Wanted::of(fleet, at, planned, tree));
     Ok(wanted.collect())
+}
+
+impl Wanted {
+    /// A job that is not in the fleet any more.
+    pub(crate) fn gone(name: String, id: u16) -> Self {
+        Self {
+            job: None,
+            is_ended: true,
+            name,
+            id,
+            tree: JobTree::default(),
+            differing: Vec::new(),
+        }
+    }
+
+    /// A job of the fleet, by its index.
+    pub(crate) fn of(fleet: &Fleet, at: usize, planned: &JobPlan, tree: JobTree) -> Self {
+        let job = &fleet.jobs[at];
+        Self {
+            job: Some(at),
+            is_ended: false,
+            name: job.name.clone(),
+            id: job.id.unwrap_or_default(),
+            differing: differing(planned, &tree),
+            tree,
+        }
+    }
+}
+
+/// The roles that switches report for a job.
+pub(crate) fn now(switches: &[Option<Remote>], id: u16) -> Roles {
+    let switches = switches.iter().enumerate();
+    let reported = switches.filter_map(|(at, remote)| {
+        let report = remote.as_ref()?.job(id)?;
+        Some((at, Role::reported(report)))
+    });
+    reported.collect()
 }
 
 /// Switches that sum another number of streams than planned.
@@ -190,73 +238,6 @@ fn differing(planned: &JobPlan, tree: &JobTree) -> Vec<(usize, usize, usize)> {
     }
     let sums = sums.into_iter().filter(|(_, (now, then))| now != then);
     sums.map(|(at, (now, then))| (at, now, then)).collect()
-}
-
-/// What is done, or would be.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// Whether it was only computed.
-    pub dry_run: bool,
-    /// Jobs, in the order of the fleet's file.
-    pub jobs: Vec<JobOutcome>,
-    /// Changes in their order.
-    pub changes: Vec<MadeChange>,
-    /// Names of switches that the fleet has with capacity 0, and that do not answer.
-    pub down: Vec<String>,
-}
-
-/// A job, and why it changes.
-#[derive(Clone, Debug, Serialize)]
-pub struct JobOutcome {
-    /// Its name.
-    pub name: String,
-    /// Its number.
-    pub id: u16,
-    /// Why it changes.
-    pub reason: Reason,
-    /// The same in words.
-    pub why: String,
-    /// Its workers by rank.
-    pub workers: Vec<WorkerOutcome>,
-    /// Switches that sum another number of streams than planned.
-    pub sums: Vec<Sums>,
-}
-
-/// A switch that sums another number of streams of a job than planned.
-#[derive(Clone, Debug, Serialize)]
-pub struct Sums {
-    /// Name of the switch.
-    pub switch: String,
-    /// Streams that it sums.
-    pub streams: usize,
-    /// Streams that the plan has it sum.
-    pub planned: usize,
-}
-
-/// Where a worker joins.
-#[derive(Clone, Debug, Serialize)]
-pub struct WorkerOutcome {
-    /// Its name.
-    pub name: String,
-    /// Its global rank.
-    pub rank: u16,
-    /// Name of its switch.
-    pub switch: String,
-}
-
-/// A change of a switch.
-#[derive(Clone, Debug, Serialize)]
-pub struct MadeChange {
-    /// Name of the job.
-    pub job: String,
-    /// Its number.
-    pub id: u16,
-    /// Name of the switch.
-    pub switch: String,
-    /// What is done.
-    pub action: Action,
-    /// The role that goes or comes.
-    pub role: Role,
 }
 
 /// The work: what there is, what is wanted, and the switches.
@@ -284,13 +265,7 @@ pub async fn prepare<'a>(
     }
     let passed = roles::passed(&problem.topology, plan);
     check_file(fleet, &passed, path)?;
-    for (at, job) in fleet.jobs.iter().enumerate() {
-        if job.key.is_none() {
-            let key = format!("jobs[{at}].key");
-            let allowed = "the key of the job, or `key_file` with the name of a file that has it";
-            return Err(ConfigError::value(path, key, "none", allowed).into());
-        }
-    }
+    check_keys(fleet, path)?;
     let (switches, down) = switches(fleet, path, &passed).await?;
     let wanted = wanted(fleet, problem, plan, &switches)?;
     Work::new(fleet, wanted, switches, down)
@@ -322,7 +297,7 @@ pub(crate) async fn switches(
 }
 
 impl<'a> Work<'a> {
-    fn new(
+    pub(crate) fn new(
         fleet: &'a Fleet,
         wanted: Vec<Wanted>,
         switches: Vec<Option<Remote>>,
@@ -331,7 +306,6 @@ impl<'a> Work<'a> {
         let names: Vec<_> = fleet.switches.iter().map(|it| it.name.clone()).collect();
         let mut jobs = Vec::new();
         for job in &wanted {
-            let mut now = Roles::new();
             for (at, remote) in switches.iter().enumerate() {
                 let Some(report) = remote.as_ref().and_then(|it| it.job(job.id)) else {
                     continue;
@@ -344,10 +318,9 @@ impl<'a> Work<'a> {
                         tenant: tenant.clone(),
                     });
                 }
-                now.insert(at, Role::reported(report));
             }
             jobs.push(JobChange {
-                now,
+                now: now(&switches, job.id),
                 wanted: job.tree.roles.clone(),
             });
         }
@@ -360,6 +333,16 @@ impl<'a> Work<'a> {
             jobs,
             down,
         })
+    }
+
+    /// The switches, with what they said last.
+    pub(crate) fn into_switches(self) -> Vec<Option<Remote>> {
+        self.switches
+    }
+
+    /// Number of changes to make.
+    pub(crate) fn len(&self) -> usize {
+        self.changes.len()
     }
 
     fn remote(&mut self, switch: usize) -> &mut Remote {
@@ -425,7 +408,11 @@ impl<'a> Work<'a> {
     /// Has jobs that lose roles begin no epoch, and waits until they do not run.
     async fn drain(&mut self, options: Options) -> Result<(), ApplyError> {
         let removed = self.changes.iter().filter(|it| it.action == Action::Remove);
+        let removed = removed.filter(|it| !self.wanted[it.job].is_ended);
         let removed: Vec<_> = removed.cloned().collect();
+        if removed.is_empty() {
+            return Ok(());
+        }
         let mut drained = Vec::new();
         let done = self.drain_all(&removed, options, &mut drained).await;
         if done.is_err() {
@@ -515,12 +502,13 @@ impl<'a> Work<'a> {
     }
 
     async fn change(&mut self, change: &Change) -> Result<(), RemoteError> {
-        let Wanted { name, id, .. } = &self.wanted[change.job];
-        let (name, id) = (name.clone(), *id);
+        let Wanted { job, name, id, .. } = &self.wanted[change.job];
+        let (job, name, id) = (*job, name.clone(), *id);
         match change.action {
             Action::Remove => self.remote(change.switch).remove(&name, id).await,
             Action::Add => {
-                let job = &self.fleet.jobs[change.job];
+                // Nothing is added for a job that is not in the fleet.
+                let job = &self.fleet.jobs[job.expect("a job of the fleet")];
                 let mut message = remote::message(&change.role);
                 message.id = id.into();
                 message.key = job.key.as_ref().map(digits).unwrap_or_default();
@@ -583,81 +571,4 @@ fn digits(key: &tally_wire::Key) -> String {
         .iter()
         .map(|it| format!("{it:02x}"))
         .collect()
-}
-
-/// Why a job changes, in words.
-fn why(change: &JobChange, names: &[String]) -> String {
-    let name = |at: usize| &names[at];
-    match change.reason() {
-        Reason::Same => "its switches report the plan".to_owned(),
-        Reason::Begins => "no switch has it".to_owned(),
-        Reason::Moves => {
-            let mut wanted = change.wanted.iter();
-            let other = wanted.find_map(|(at, role)| {
-                let now = change.now.get(at).filter(|now| *now != role)?;
-                Some(format!("{} has: {now}", name(*at)))
-            });
-            other.unwrap_or_default()
-        }
-        Reason::Repaired => {
-            let wanted = &change.wanted;
-            let lacks = wanted.iter().filter(|(at, _)| !change.now.contains_key(at));
-            let lacks = lacks.map(|(at, _)| format!("{} lacks it", name(*at)));
-            let strays = change.now.keys();
-            let strays = strays.filter(|at| wanted.iter().all(|(it, _)| it != *at));
-            let strays = strays.map(|at| format!("{} is not in its tree", name(*at)));
-            lacks.chain(strays).collect::<Vec<_>>().join(", ")
-        }
-    }
-}
-
-/// What is to be done, for people.
-#[must_use]
-pub fn text(outcome: &Outcome) -> String {
-    let mut text = String::new();
-    for job in &outcome.jobs {
-        let what = match job.reason {
-            Reason::Same => "stays",
-            Reason::Begins => "begins",
-            Reason::Moves => "moves",
-            Reason::Repaired => "is repaired",
-        };
-        let _ = writeln!(text, "job {} {what}: {}", job.name, job.why);
-        for it in &job.sums {
-            let _ = writeln!(
-                text,
-                "  {} sums {} of its streams, {} in the plan",
-                it.switch, it.streams, it.planned
-            );
-        }
-    }
-    for switch in &outcome.down {
-        let _ = writeln!(
-            text,
-            "switch {switch} does not answer, and has capacity 0: left out"
-        );
-    }
-    if !outcome.changes.is_empty() {
-        let mut table = columns!["job" left, "change" left, "switch" left, "role" left];
-        for change in &outcome.changes {
-            table.row([
-                change.job.clone(),
-                change.action.name().to_owned(),
-                change.switch.clone(),
-                change.role.to_string(),
-            ]);
-        }
-        let _ = write!(text, "\n{table}");
-    }
-    text
-}
-
-/// How it ended, for people.
-#[must_use]
-pub fn end(outcome: &Outcome) -> String {
-    match (outcome.changes.len(), outcome.dry_run) {
-        (0, _) => "nothing to change: all switches report the plan\n".to_owned(),
-        (n, true) => format!("\n{n} changes to make; none is made\n"),
-        (n, false) => format!("\n{n} changes made: all switches report the plan\n"),
-    }
 }

@@ -18,7 +18,7 @@ const EXITS: [Exit; 5] = [
 /// Plans which switches sum for which jobs of a fleet, and applies plans.
 ///
 /// A fleet is a file: switches, links, hosts, parameter servers and jobs, by names. Only `apply`
-/// changes switches, and only `apply` and `status` connect to them.
+/// and `run` change switches, and only these and `status` connect to them.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tally-controller", version = tally_program::VERSION, after_help = exit::help(&EXITS))]
 pub struct Arguments {
@@ -41,6 +41,8 @@ pub enum Command {
     },
     /// Makes running switches follow a plan
     Apply(ApplyArguments),
+    /// Watches switches, links and the fleet's file; plans again and applies after each change
+    Run(RunArguments),
     /// Shows what running switches do for the jobs of a fleet, beside a plan
     Status {
         /// The fleet
@@ -158,6 +160,70 @@ pub struct ApplyArguments {
     /// Prints one JSON document
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `run`.
+///
+/// SIGINT and SIGTERM end it. Switches keep the roles that they have then.
+#[derive(Clone, Debug, Args)]
+pub struct RunArguments {
+    /// The fleet, with `control` of all switches, and `id` and `key_file` of all jobs
+    ///
+    /// The file is read again when it changes. A job that is taken out of it is removed from the
+    /// switches, also if it runs.
+    pub fleet: PathBuf,
+
+    /// Time between two looks at all switches, in milliseconds
+    #[arg(long, value_name = "MS", default_value = "250", value_parser = milliseconds)]
+    pub interval: Duration,
+
+    /// Time without an answer after which a switch is down, in milliseconds; for links without a
+    /// hello, too. At least two intervals
+    #[arg(long, value_name = "MS", default_value = "1000", value_parser = milliseconds)]
+    pub dead_after: Duration,
+
+    /// Lock of the one controller that works; others with the same file wait as standby
+    ///
+    /// By default the fleet's file with `.lock` at its end.
+    #[arg(long, value_name = "FILE")]
+    pub lock: Option<PathBuf>,
+
+    /// Plan that is followed: read at the start, and written before each change of switches
+    ///
+    /// By default the fleet's file with `.plan` at its end.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+
+    /// Prints events as JSON, one a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl RunArguments {
+    /// The file of the lock.
+    #[must_use]
+    pub fn lock(&self) -> PathBuf {
+        self.lock.clone().unwrap_or_else(|| self.beside(".lock"))
+    }
+
+    /// The plan's file.
+    #[must_use]
+    pub fn plan(&self) -> PathBuf {
+        self.plan.clone().unwrap_or_else(|| self.beside(".plan"))
+    }
+
+    fn beside(&self, end: &str) -> PathBuf {
+        let mut path = self.fleet.clone().into_os_string();
+        path.push(end);
+        path.into()
+    }
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    let milliseconds: Option<u64> = text.parse().ok();
+    let milliseconds = milliseconds.filter(|it| (10..=600_000).contains(it));
+    let milliseconds = milliseconds.map(Duration::from_millis);
+    milliseconds.ok_or_else(|| "expected a number of milliseconds from 10 to 600000".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -106,13 +106,29 @@ impl Document {
         let reader = Reader { topology, path };
         let jobs = document.jobs.iter().enumerate();
         let jobs: Result<_, _> = jobs.map(|(at, job)| reader.job(at, job)).collect();
-        let plan = Plan {
-            algorithm: document.algorithm.clone(),
-            jobs: jobs?,
-            bound: document.bound,
-            cut_off: document.cut_off,
-        };
+        let plan = document.plan(jobs?);
         Ok((document, plan))
+    }
+
+    /// The names of the jobs all of whose trees are of this topology, and the plan of these.
+    #[must_use]
+    pub fn known(&self, topology: &Topology) -> (Vec<String>, Plan) {
+        // Only errors have the path.
+        let path = Path::new("");
+        let reader = Reader { topology, path };
+        let jobs = self.jobs.iter().enumerate();
+        let jobs = jobs.filter_map(|(at, job)| Some((job.name.clone(), reader.job(at, job).ok()?)));
+        let (names, jobs) = jobs.unzip();
+        (names, self.plan(jobs))
+    }
+
+    fn plan(&self, jobs: Vec<JobPlan>) -> Plan {
+        Plan {
+            algorithm: self.algorithm.clone(),
+            jobs,
+            bound: self.bound,
+            cut_off: self.cut_off,
+        }
     }
 }
 

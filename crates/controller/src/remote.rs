@@ -115,7 +115,11 @@ pub async fn reach(fleet: &Fleet, path: &Path) -> Vec<Option<Result<Remote, Remo
 }
 
 impl Remote {
-    async fn open(name: String, target: &Target) -> Result<Self, RemoteError> {
+    /// Connects to a switch, and reads what it does.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub async fn open(name: String, target: &Target) -> Result<Self, RemoteError> {
         let mut client = connect(target)
             .await
             .map_err(|error| RemoteError::Connect {
@@ -142,6 +146,15 @@ impl Remote {
     #[must_use]
     pub fn job(&self, id: u16) -> Option<&JobReport> {
         self.report.jobs.iter().find(|it| it.id == id)
+    }
+
+    /// Reads what it does, whichever version runs: that is the one expected from now on.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub async fn look(&mut self) -> Result<(), RemoteError> {
+        (self.version, self.report) = read(&self.name, &mut self.client).await?;
+        Ok(())
     }
 
     /// Reads what it does. The version stays the one that is expected.

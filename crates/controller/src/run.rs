@@ -1,14 +1,20 @@
 //! What each command does.
 
 use crate::apply::{self, ApplyError};
-use crate::args::{ApplyArguments, Arguments, Command, Example, PlanArguments, Source};
+use crate::args::{
+    ApplyArguments, Arguments, Command, Example, PlanArguments, RunArguments, Source,
+};
+use crate::daemon;
 use crate::document::Document;
 use crate::explain;
 use crate::fleet::{Fleet, Unit};
 use crate::remote::RemoteError;
-use crate::{picture, show, status};
+use crate::{outcome, picture, show, status};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use tally_api::client::ConnectError;
 use tally_config::ConfigError;
 use tally_planner::check::{Fault, check};
@@ -70,6 +76,25 @@ pub enum Failure {
         /// The plan's file.
         path: PathBuf,
     },
+    /// Time limits that do not fit.
+    #[error(
+        "--dead-after: found {} ms, expected at least two intervals ({} ms)",
+        found.as_millis(), least.as_millis()
+    )]
+    DeadAfter {
+        /// The value.
+        found: Duration,
+        /// The least one.
+        least: Duration,
+    },
+    /// The file of a lock.
+    #[error("{}: {error}", path.display())]
+    Lock {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        error: io::Error,
+    },
     /// The machine gives no runtime.
     #[error("no runtime: {0}")]
     Runtime(io::Error),
@@ -88,8 +113,12 @@ impl Failure {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
-            Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
+            Self::Config(ConfigError::Read { .. }) | Self::Write { .. } | Self::Lock { .. } => {
+                Exit::File
+            }
+            Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } | Self::DeadAfter { .. } => {
+                Exit::Usage
+            }
             Self::Unchanged(error) | Self::Apply(error) => exit_of(error),
             Self::Runtime(_) => Exit::System,
             Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } | Self::Differs { .. } => {
@@ -126,6 +155,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Plan(arguments) => run_plan(arguments),
         Command::Check { fleet, plan } => run_check(fleet, plan),
         Command::Apply(arguments) => run_apply(arguments),
+        Command::Run(arguments) => run_daemon(arguments),
         Command::Status { fleet, plan, json } => run_status(fleet, plan.as_deref(), *json),
         Command::Explain { job, source } => run_explain(job, source),
         Command::Picture {
@@ -234,7 +264,7 @@ fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
     let mut work = prepared.map_err(failed)?;
     let outcome = work.outcome(arguments.dry_run);
     if !arguments.json {
-        print(&apply::text(&outcome))?;
+        print(&outcome::text(&outcome))?;
     }
     if !arguments.dry_run {
         let options = apply::Options {
@@ -246,8 +276,24 @@ fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
     if arguments.json {
         print(&json(&outcome))
     } else {
-        print(&apply::end(&outcome))
+        print(&outcome::end(&outcome))
     }
+}
+
+fn run_daemon(arguments: &RunArguments) -> Result<(), Failure> {
+    let (found, least) = (arguments.dead_after, arguments.interval * 2);
+    if found < least {
+        return Err(Failure::DeadAfter { found, least });
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The second one kills.
+        let second = signal_hook::flag::register_conditional_shutdown;
+        second(signal, Exit::Interrupted.code().into(), Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(Failure::Runtime)?;
+    }
+    runtime()?.block_on(daemon::run(arguments, &stop))
 }
 
 fn failed(error: ApplyError) -> Failure {
