@@ -19,17 +19,45 @@ use crate::lock;
 use crate::moves::{self, State, Verdict};
 use crate::remote::Remote;
 use crate::roles::{self, JobTree};
-use crate::run::Failure;
 use crate::watch::Watch;
 use file::FleetFile;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tally_config::ConfigError;
 use tally_planner::check::check;
 use tally_planner::{Options, Plan, Problem, replan_holding};
 use tally_schema::switch::report::JobPhase;
 use tokio::time::{sleep, timeout};
+
+/// Why a controller does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The fleet's file.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Time limits that do not fit.
+    #[error(
+        "--dead-after: found {} ms, expected at least two intervals ({} ms)",
+        found.as_millis(), least.as_millis()
+    )]
+    DeadAfter {
+        /// The value.
+        found: Duration,
+        /// The least one.
+        least: Duration,
+    },
+    /// The file of the lock.
+    #[error("{}: {error}", path.display())]
+    Lock {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        error: io::Error,
+    },
+}
 
 /// Longest time between two tries of what fails.
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
@@ -42,13 +70,17 @@ const NAP: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// What cannot be used at the start: the fleet's file, or that of the lock.
-pub async fn run(arguments: &RunArguments, stop: &AtomicBool) -> Result<(), Failure> {
+pub async fn run(arguments: &RunArguments, stop: &AtomicBool) -> Result<(), StartError> {
+    let (found, least) = (arguments.dead_after, arguments.interval * 2);
+    if found < least {
+        return Err(StartError::DeadAfter { found, least });
+    }
     let events = Events {
         is_json: arguments.json,
     };
     let file = FleetFile::load(&arguments.fleet)?;
     let path = arguments.lock();
-    let failed = |error| Failure::Lock {
+    let failed = |error| StartError::Lock {
         path: arguments.lock(),
         error,
     };
@@ -258,7 +290,7 @@ impl Daemon {
     /// All jobs of the fleet as switches report them.
     fn states(&mut self) -> Vec<State> {
         let names = self.names();
-        let ground = look::Standing::new(&self.watch, &names, &self.remotes);
+        let ground = look::Seeing::new(&self.watch, &names, &self.remotes);
         let mut states = Vec::new();
         for job in &self.file.fleet.jobs {
             let id = job.id.unwrap_or_default();

@@ -4,7 +4,7 @@ use crate::apply::{self, ApplyError};
 use crate::args::{
     ApplyArguments, Arguments, Command, Example, PlanArguments, RunArguments, Source,
 };
-use crate::daemon;
+use crate::daemon::{self, StartError};
 use crate::document::Document;
 use crate::explain;
 use crate::fleet::{Fleet, Unit};
@@ -14,7 +14,6 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 use tally_api::client::ConnectError;
 use tally_config::ConfigError;
 use tally_planner::check::{Fault, check};
@@ -76,25 +75,9 @@ pub enum Failure {
         /// The plan's file.
         path: PathBuf,
     },
-    /// Time limits that do not fit.
-    #[error(
-        "--dead-after: found {} ms, expected at least two intervals ({} ms)",
-        found.as_millis(), least.as_millis()
-    )]
-    DeadAfter {
-        /// The value.
-        found: Duration,
-        /// The least one.
-        least: Duration,
-    },
-    /// The file of a lock.
-    #[error("{}: {error}", path.display())]
-    Lock {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's reason.
-        error: io::Error,
-    },
+    /// A controller that runs does not begin.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The machine gives no runtime.
     #[error("no runtime: {0}")]
     Runtime(io::Error),
@@ -113,12 +96,12 @@ impl Failure {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            Self::Config(ConfigError::Read { .. }) | Self::Write { .. } | Self::Lock { .. } => {
+            Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
+            Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
+            Self::Start(StartError::Config(ConfigError::Read { .. }) | StartError::Lock { .. }) => {
                 Exit::File
             }
-            Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } | Self::DeadAfter { .. } => {
-                Exit::Usage
-            }
+            Self::Start(StartError::Config(_) | StartError::DeadAfter { .. }) => Exit::Usage,
             Self::Unchanged(error) | Self::Apply(error) => exit_of(error),
             Self::Runtime(_) => Exit::System,
             Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } | Self::Differs { .. } => {
@@ -281,10 +264,6 @@ fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
 }
 
 fn run_daemon(arguments: &RunArguments) -> Result<(), Failure> {
-    let (found, least) = (arguments.dead_after, arguments.interval * 2);
-    if found < least {
-        return Err(Failure::DeadAfter { found, least });
-    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second one kills.
@@ -293,7 +272,7 @@ fn run_daemon(arguments: &RunArguments) -> Result<(), Failure> {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .map_err(Failure::Runtime)?;
     }
-    runtime()?.block_on(daemon::run(arguments, &stop))
+    Ok(runtime()?.block_on(daemon::run(arguments, &stop))?)
 }
 
 fn failed(error: ApplyError) -> Failure {

@@ -280,7 +280,7 @@ impl Watch {
         self.dead.get(switch).is_some_and(|it| *it)
     }
 
-    /// Whether a link is down by itself, whatever its switches are.
+    /// Whether a link is down by itself, apart from its switches.
     #[must_use]
     pub fn is_link_down(&self, pair: &Pair) -> bool {
         self.links.get(pair).is_some_and(|it| it.is_down)

@@ -63,7 +63,7 @@ fn rated(problem: &Problem, network: &Network, parts: &[Part], before: &Plan) ->
     plan
 }
 
-/// A plan with at most `trees` trees for each job, from one with more. Only `jobs` take other trees.
+/// A plan with at most `trees` trees for each job, from one with more. Only `jobs` are rerouted.
 pub fn plan(
     problem: &Problem,
     network: &Network,

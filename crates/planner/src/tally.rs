@@ -155,7 +155,7 @@ pub fn replan(
     replan_holding(problem, before, names, &[], options)
 }
 
-/// As [`replan`]. Jobs of `held` keep trees that are possible still, whatever the others lose.
+/// As [`replan`]. Jobs of `held` keep trees that are possible still, at any rate of the others.
 ///
 /// # Errors
 ///

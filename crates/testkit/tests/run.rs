@@ -162,11 +162,25 @@ fn a_controller_that_runs_keeps_jobs_on_trees_that_live() {
     assert_eq!(leader.count(CHANGED), changed, "{}", leader.log());
     assert_eq!(site.with(7), [other, "leaf1", "leaf2"]);
 
-    // A leaf that restarts gets its role back.
-    site.kill_switch("leaf1");
-    site.start_switch("leaf1");
-    site.wait("leaf1", 7, |job| job.is_some());
-    leader.wait(&site, CHANGED, changed + 1);
+    // A leaf that restarts gets its role back, also if it was down meanwhile: the tree stays.
+    let down = leader.count(r#""change":"switch-down""#);
+    for (times, is_long) in [(1, false), (2, true)] {
+        site.kill_switch("leaf1");
+        if is_long {
+            leader.wait(&site, r#""change":"switch-down""#, down + 1);
+        }
+        site.start_switch("leaf1");
+        site.wait("leaf1", 7, |job| job.is_some());
+        leader.wait(&site, CHANGED, changed + times);
+        assert_eq!(site.with(7), [other, "leaf1", "leaf2"]);
+    }
+    assert_eq!(
+        leader.count(r#""reason":"repaired""#),
+        2,
+        "{}",
+        leader.log()
+    );
+    site.sums(&[0]);
 
     // The leader dies halfway. The other one finishes.
     let start = Instant::now();
@@ -174,7 +188,7 @@ fn a_controller_that_runs_keeps_jobs_on_trees_that_live() {
     site.wait("leaf1", 7, |job| job.is_none());
     let log = leader.log();
     leader.kill();
-    assert_eq!(log.matches(CHANGED).count(), changed + 1, "{log}");
+    assert_eq!(log.matches(CHANGED).count(), changed + 2, "{log}");
     standby.wait(&site, CHANGED, 1);
     println!(
         "from the death of {other}, and of the leader halfway: {} ms",

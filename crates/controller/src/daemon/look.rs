@@ -150,12 +150,12 @@ pub(super) fn effective(fleet: &Fleet, watch: &Watch) -> Fleet {
 }
 
 /// What trees stand on, as it was seen.
-pub(super) struct Standing<'a> {
+pub(super) struct Seeing<'a> {
     watch: &'a Watch,
     answers: Vec<(&'a str, usize)>,
 }
 
-impl<'a> Standing<'a> {
+impl<'a> Seeing<'a> {
     pub(super) fn new(watch: &'a Watch, names: &'a [String], remotes: &[Option<Remote>]) -> Self {
         let answers = names.iter().enumerate().zip(remotes);
         let answers = answers.filter(|(_, remote)| remote.is_some());
@@ -167,7 +167,7 @@ impl<'a> Standing<'a> {
     }
 }
 
-impl Ground for Standing<'_> {
+impl Ground for Seeing<'_> {
     fn is_dead(&self, switch: &str) -> bool {
         self.watch.is_dead(switch)
     }

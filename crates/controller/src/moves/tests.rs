@@ -127,7 +127,7 @@ fn a_switch_that_came_back_without_the_job_gets_it_while_others_run() {
 }
 
 #[test]
-fn half_of_a_move_goes_on_though_members_have_joined() {
+fn half_of_a_move_is_finished_though_members_have_joined() {
     let site = Site::default();
     // The root is removed; the leaves are as they were.
     let half = state(&tree(0)[..2], true, &site);
