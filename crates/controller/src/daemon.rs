@@ -364,6 +364,8 @@ impl Daemon {
     /// Says once why a job is left as it is.
     fn wait(&mut self, job: &str, why: &str) {
         let key = format!("job {job}");
+        // Refusals begin with the job, and so does the line.
+        let why = why.strip_prefix(&format!("{key}: ")).unwrap_or(why);
         if self.said.get(&key).is_none_or(|it| it != why) {
             let (job, why) = (job.to_owned(), why.to_owned());
             self.said.insert(key, why.clone());
