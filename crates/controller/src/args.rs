@@ -41,7 +41,7 @@ pub enum Command {
     },
     /// Makes running switches follow a plan
     Apply(ApplyArguments),
-    /// Works on its own: plans, applies, and plans again when switches, links or jobs change
+    /// Watches switches, links and the fleet; plans again and applies after each change
     Run(RunArguments),
     /// Measures what running switches can sum, from what they count while jobs run
     Capacity {
@@ -177,27 +177,67 @@ pub struct ApplyArguments {
 }
 
 /// Options of `run`.
+///
+/// SIGINT and SIGTERM end it. Switches keep the roles that they have then.
 #[derive(Clone, Debug, Args)]
 pub struct RunArguments {
-    /// The fleet, with `switches[].control`, and `id` and `key_file` of its jobs; it is read again
-    /// when it changes
+    /// The fleet, with `control` of all switches, and `id` and `key_file` of all jobs
+    ///
+    /// The file is read again when it changes. A job that is taken out of it is removed from the
+    /// switches when it is idle.
     pub fleet: PathBuf,
 
-    /// Time between two looks at the switches, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(20..=60_000))]
-    pub interval: u64,
+    /// Time between two looks at all switches, in milliseconds
+    #[arg(long, value_name = "MS", default_value = "250", value_parser = milliseconds)]
+    pub interval: Duration,
 
-    /// What is missing for this time is down, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
-    pub dead_after: u64,
+    /// Time without an answer after which a switch is down, in milliseconds; for links without a
+    /// hello, too. At least two intervals
+    #[arg(long, value_name = "MS", default_value = "1000", value_parser = milliseconds)]
+    pub dead_after: Duration,
 
-    /// File that the working controller locks; others wait for it. By default FLEET.lock
+    /// Lock of the one controller that works; others with the same file wait as standby
+    ///
+    /// By default the fleet's file with `.lock` at its end.
     #[arg(long, value_name = "FILE")]
     pub lock: Option<PathBuf>,
 
-    /// Prints events as lines of JSON
+    /// Plan that is followed: read at the start, and written before each change of switches
+    ///
+    /// By default the fleet's file with `.plan` at its end.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+
+    /// Prints events as JSON, one a line
     #[arg(long)]
     pub json: bool,
+}
+
+impl RunArguments {
+    /// The file of the lock.
+    #[must_use]
+    pub fn lock(&self) -> PathBuf {
+        self.lock.clone().unwrap_or_else(|| self.beside(".lock"))
+    }
+
+    /// The plan's file.
+    #[must_use]
+    pub fn plan(&self) -> PathBuf {
+        self.plan.clone().unwrap_or_else(|| self.beside(".plan"))
+    }
+
+    fn beside(&self, end: &str) -> PathBuf {
+        let mut path = self.fleet.clone().into_os_string();
+        path.push(end);
+        path.into()
+    }
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    let milliseconds: Option<u64> = text.parse().ok();
+    let milliseconds = milliseconds.filter(|it| (10..=600_000).contains(it));
+    let milliseconds = milliseconds.map(Duration::from_millis);
+    milliseconds.ok_or_else(|| "expected a number of milliseconds from 10 to 600000".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

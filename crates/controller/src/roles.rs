@@ -177,7 +177,7 @@ pub struct Worker {
 }
 
 /// The tree of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobTree {
     /// Roles by the index of the switch: each after those below it, the root last.
     pub roles: Vec<(usize, Role)>,
@@ -293,6 +293,23 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// The job that it is about.
+    #[must_use]
+    pub fn job(&self) -> &str {
+        match self {
+            Self::NoTree { job }
+            | Self::Shares { job, .. }
+            | Self::Capacity { job, .. }
+            | Self::Ways { job, .. }
+            | Self::Parents { job, .. }
+            | Self::Members { job, .. }
+            | Self::Total { job, .. }
+            | Self::Link { job, .. } => job,
+        }
+    }
+}
+
 /// The switches that a stream passes: that of a worker, or the one that has summed, first. The last
 /// one is that of its end.
 fn path(topology: &Topology, stream: &Stream) -> Vec<usize> {
@@ -311,8 +328,14 @@ fn path(topology: &Topology, stream: &Stream) -> Vec<usize> {
 /// All switches that streams of a plan pass.
 #[must_use]
 pub fn passed(topology: &Topology, plan: &Plan) -> BTreeSet<usize> {
-    let shares = plan.jobs.iter().flat_map(|job| &job.shares);
-    let streams = shares.flat_map(|share| &share.tree.streams);
+    let jobs = plan.jobs.iter();
+    jobs.flat_map(|job| passed_of(topology, job)).collect()
+}
+
+/// All switches that streams of a job pass.
+#[must_use]
+pub fn passed_of(topology: &Topology, job: &JobPlan) -> BTreeSet<usize> {
+    let streams = job.shares.iter().flat_map(|share| &share.tree.streams);
     streams.flat_map(|it| path(topology, it)).collect()
 }
 

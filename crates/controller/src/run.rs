@@ -5,7 +5,7 @@ use crate::args::{
     ApplyArguments, Arguments, Command, Example, PlanArguments, RunArguments, Source,
 };
 use crate::capacity;
-use crate::controller::{self, RunError};
+use crate::daemon::{self, StartError};
 use crate::document::Document;
 use crate::explain;
 use crate::fleet::{Fleet, Unit};
@@ -77,9 +77,9 @@ pub enum Failure {
         /// The plan's file.
         path: PathBuf,
     },
-    /// The lock cannot be had.
+    /// A controller that runs does not begin.
     #[error(transparent)]
-    Lock(RunError),
+    Start(#[from] StartError),
     /// The machine gives no runtime.
     #[error("no runtime: {0}")]
     Runtime(io::Error),
@@ -100,8 +100,12 @@ impl Failure {
         match self {
             Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
             Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
+            Self::Start(StartError::Config(ConfigError::Read { .. }) | StartError::Lock { .. }) => {
+                Exit::File
+            }
+            Self::Start(StartError::Config(_) | StartError::DeadAfter { .. }) => Exit::Usage,
             Self::Unchanged(error) | Self::Apply(error) => exit_of(error),
-            Self::Runtime(_) | Self::Lock(_) => Exit::System,
+            Self::Runtime(_) => Exit::System,
             Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } | Self::Differs { .. } => {
                 Exit::Failure
             }
@@ -137,7 +141,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Plan(arguments) => run_plan(arguments),
         Command::Check { fleet, plan } => run_check(fleet, plan),
         Command::Apply(arguments) => run_apply(arguments),
-        Command::Run(arguments) => run_controller(arguments),
+        Command::Run(arguments) => run_daemon(arguments),
         Command::Capacity {
             fleet,
             seconds,
@@ -276,31 +280,16 @@ fn failed(error: ApplyError) -> Failure {
     }
 }
 
-fn run_controller(arguments: &RunArguments) -> Result<(), Failure> {
+fn run_daemon(arguments: &RunArguments) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second one ends it at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
+        let second = signal_hook::flag::register_conditional_shutdown;
+        second(signal, Exit::Interrupted.code().into(), Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .map_err(Failure::Runtime)?;
     }
-    let lock = arguments.lock.clone().unwrap_or_else(|| {
-        let mut path = arguments.fleet.clone().into_os_string();
-        path.push(".lock");
-        path.into()
-    });
-    let options = controller::Options {
-        fleet: arguments.fleet.clone(),
-        interval: Duration::from_millis(arguments.interval),
-        dead_after: Duration::from_millis(arguments.dead_after),
-        lock,
-        is_json: arguments.json,
-    };
-    let work = controller::run(&options, &stop);
-    runtime()?.block_on(work).map_err(|error| match error {
-        RunError::Config(error) => Failure::Config(error),
-        error @ RunError::Lock { .. } => Failure::Lock(error),
-    })
+    Ok(runtime()?.block_on(daemon::run(arguments, &stop))?)
 }
 
 fn run_capacity(path: &Path, time: Duration, write: bool, is_json: bool) -> Result<(), Failure> {
