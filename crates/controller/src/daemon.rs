@@ -7,7 +7,6 @@
 //!
 //! A loop never ends the controller: an error is told and tried again.
 
-mod file;
 mod look;
 
 use crate::apply::{self, ApplyError, Wanted, Work};
@@ -15,18 +14,15 @@ use crate::args::RunArguments;
 use crate::document::Document;
 use crate::events::{ChangedJob, Event, Events, ms};
 use crate::fleet::Fleet;
-use crate::lock;
 use crate::moves::{self, State, Verdict};
 use crate::remote::Remote;
 use crate::roles::{self, JobTree};
+use crate::store::{Store, StoreError};
 use crate::watch::Watch;
-use file::FleetFile;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tally_config::ConfigError;
 use tally_planner::check::check;
 use tally_planner::{Options, Plan, Problem, replan_holding};
 use tally_schema::switch::report::JobPhase;
@@ -35,9 +31,9 @@ use tokio::time::{sleep, timeout};
 /// Why a controller does not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The fleet's file.
+    /// Where the fleet is.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Store(#[from] StoreError),
     /// Time limits that do not fit.
     #[error(
         "--dead-after: found {} ms, expected at least two intervals ({} ms)",
@@ -48,14 +44,6 @@ pub enum StartError {
         found: Duration,
         /// The least one.
         least: Duration,
-    },
-    /// The file of the lock.
-    #[error("{}: {error}", path.display())]
-    Lock {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's reason.
-        error: io::Error,
     },
 }
 
@@ -69,7 +57,7 @@ const NAP: Duration = Duration::from_millis(20);
 /// Works until a signal comes; as standby while another controller does.
 ///
 /// # Errors
-/// What cannot be used at the start: the fleet's file, or that of the lock.
+/// What cannot be used at the start.
 pub async fn run(arguments: &RunArguments, stop: &AtomicBool) -> Result<(), StartError> {
     let (found, least) = (arguments.dead_after, arguments.interval * 2);
     if found < least {
@@ -78,43 +66,112 @@ pub async fn run(arguments: &RunArguments, stop: &AtomicBool) -> Result<(), Star
     let events = Events {
         is_json: arguments.json,
     };
-    let file = FleetFile::load(&arguments.fleet)?;
-    let path = arguments.lock();
-    let failed = |error| StartError::Lock {
-        path: arguments.lock(),
-        error,
-    };
-    let mut open = Some(lock::open(&path).map_err(failed)?);
-    let mut said = false;
-    let mut held = None;
-    while let Some(file) = open.take() {
-        match lock::take(file).map_err(failed)? {
-            Ok(lock) => held = Some(lock),
-            Err(_) if stop.load(Ordering::Relaxed) => {}
-            Err(file) => {
-                if !said {
-                    events.say(&Event::Standby { lock: path.clone() });
-                    said = true;
-                }
-                sleep(NAP).await;
-                open = Some(file);
-            }
+    let mut store = Store::open(&arguments.fleet, arguments.names()).await?;
+    let mut leading = Leading::default();
+    while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        leading.turn(arguments, events, &mut store).await;
+        while !stop.load(Ordering::Relaxed) && start.elapsed() < arguments.interval {
+            let left = arguments.interval.saturating_sub(start.elapsed());
+            sleep(NAP.min(left)).await;
         }
     }
-    if held.is_some() {
-        events.say(&Event::Leader { lock: path });
-        let mut daemon = Daemon::new(arguments, events, file);
-        while !stop.load(Ordering::Relaxed) {
-            let start = Instant::now();
-            daemon.turn().await;
-            while !stop.load(Ordering::Relaxed) && start.elapsed() < arguments.interval {
-                let left = arguments.interval.saturating_sub(start.elapsed());
-                sleep(NAP.min(left)).await;
-            }
-        }
-    }
+    store.resign().await;
     events.say(&Event::Ends);
     Ok(())
+}
+
+/// Whether this controller works.
+#[derive(Default)]
+struct Leading {
+    daemon: Option<Daemon>,
+    /// The term, as it was told: `None` in it is standby.
+    term: Option<Option<i64>>,
+    /// Whether state is to be read as if it was another's.
+    is_new: bool,
+    /// Why state cannot be read, as it was told.
+    lost: Option<String>,
+}
+
+impl Leading {
+    async fn turn(&mut self, arguments: &RunArguments, events: Events, store: &mut Store) {
+        let lead = store.lead().await;
+        if let Ok(term) = lead
+            && self.term != Some(term)
+        {
+            let holds = store.lead_name();
+            if term.is_some() {
+                events.say(&Event::Leader { holds });
+                self.is_new = true;
+            } else {
+                events.say(&Event::Standby { holds });
+                self.daemon = None;
+            }
+            self.term = Some(term);
+        }
+        let done = match lead {
+            Ok(Some(_)) => self.lead(arguments, events, store).await,
+            Ok(None) => Ok(()),
+            Err(error) => {
+                // Switches are watched, and not changed.
+                if let Some(daemon) = &mut self.daemon {
+                    daemon.look().await;
+                }
+                Err(error)
+            }
+        };
+        match (done, self.lost.take()) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(_)) => events.say(&Event::StoreBack),
+            (Err(error), lost) => {
+                let error = error.to_string();
+                if lost.as_ref() != Some(&error) {
+                    events.say(&Event::StoreLost {
+                        error: error.clone(),
+                    });
+                }
+                self.lost = Some(error);
+            }
+        }
+    }
+
+    /// One loop of the controller that works.
+    async fn lead(
+        &mut self,
+        arguments: &RunArguments,
+        events: Events,
+        store: &mut Store,
+    ) -> Result<(), StoreError> {
+        if self.is_new {
+            store.again();
+        }
+        let read = store.fleet().await?;
+        match (&mut self.daemon, read) {
+            (Some(daemon), Some(Ok(fleet))) => {
+                if self.is_new {
+                    daemon.follow_from(store.plan().await)?;
+                }
+                daemon.have(fleet);
+                self.is_new = false;
+            }
+            (None, Some(Ok(fleet))) => {
+                let path = store.path().to_owned();
+                let mut daemon = Daemon::new(arguments, events, (fleet, path));
+                daemon.follow_from(store.plan().await)?;
+                self.daemon = Some(daemon);
+                self.is_new = false;
+            }
+            (None, Some(Err(error))) => return Err(error.into()),
+            (Some(_), Some(Err(error))) => events.say(&Event::FleetRefused {
+                error: error.to_string(),
+            }),
+            (_, None) => {}
+        }
+        if let Some(daemon) = &mut self.daemon {
+            daemon.turn(store).await;
+        }
+        Ok(())
+    }
 }
 
 /// What is tried again, and when.
@@ -155,9 +212,10 @@ struct Planned {
 struct Daemon {
     interval: Duration,
     dead_after: Duration,
-    plan_path: PathBuf,
     events: Events,
-    file: FleetFile,
+    fleet: Fleet,
+    /// Where the fleet is, for errors and relative paths.
+    path: PathBuf,
     start: Instant,
     watch: Watch,
     /// Switches that have answered in this turn.
@@ -165,7 +223,7 @@ struct Daemon {
     /// The plan that switches follow, or are about to.
     document: Option<Document>,
     planned: Option<Planned>,
-    /// Whether the plan's file has it.
+    /// Whether it is kept.
     is_plan_written: bool,
     /// Why a plan is to be made, and when.
     reasons: Vec<String>,
@@ -184,13 +242,13 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn new(arguments: &RunArguments, events: Events, file: FleetFile) -> Self {
-        let mut it = Self {
+    fn new(arguments: &RunArguments, events: Events, (fleet, path): (Fleet, PathBuf)) -> Self {
+        Self {
             interval: arguments.interval,
             dead_after: arguments.dead_after,
-            plan_path: arguments.plan(),
             events,
-            file,
+            fleet,
+            path,
             start: Instant::now(),
             watch: Watch::new(arguments.dead_after, arguments.interval),
             remotes: Vec::new(),
@@ -205,15 +263,24 @@ impl Daemon {
             postponed: BTreeSet::new(),
             said: BTreeMap::new(),
             retry: Retry::default(),
-        };
-        match file::plan(&it.plan_path) {
-            Ok(document) => it.document = document,
-            Err(error) => it.events.say(&Event::Error {
+        }
+    }
+
+    /// Continues from the plan of the controller before. Without one that can be read, jobs that
+    /// run stay in place still.
+    fn follow_from(
+        &mut self,
+        before: Result<Option<Document>, StoreError>,
+    ) -> Result<(), StoreError> {
+        match before {
+            Ok(document) => self.document = document,
+            Err(StoreError::Config(error)) => self.events.say(&Event::Error {
                 error: format!("{error}; planning without the plan before"),
                 retry_ms: 0,
             }),
+            Err(error) => return Err(error),
         }
-        it
+        Ok(())
     }
 
     /// Something has changed: a plan is made after `wait`.
@@ -230,14 +297,13 @@ impl Daemon {
     }
 
     /// Looks, plans, and changes switches.
-    async fn turn(&mut self) {
-        self.read_file();
+    async fn turn(&mut self, store: &mut Store) {
         if !self.look().await {
             return;
         }
         let states = self.states();
         let postponed = std::mem::take(&mut self.postponed);
-        for (job, state) in self.file.fleet.jobs.iter().zip(&states) {
+        for (job, state) in self.fleet.jobs.iter().zip(&states) {
             if postponed.contains(&job.name) && state.is_held() {
                 self.postponed.insert(job.name.clone());
             }
@@ -252,7 +318,7 @@ impl Daemon {
                 Err(error) => return self.fail(error),
             }
         }
-        if is_due && let Err(error) = self.follow(&states).await {
+        if is_due && let Err(error) = self.follow(store, &states).await {
             self.fail(error);
         }
     }
@@ -265,33 +331,29 @@ impl Daemon {
         });
     }
 
-    fn read_file(&mut self) {
-        match self.file.read_again() {
-            None => {}
-            Some(Err(error)) => self.events.say(&Event::FileRefused { error }),
-            Some(Ok(())) => {
-                let jobs = &self.file.fleet.jobs;
-                self.events.say(&Event::File { jobs: jobs.len() });
-                let is_there = |id: &u16| jobs.iter().any(|it| it.id == Some(*id));
-                let placed = std::mem::take(&mut self.placed);
-                let (stay, gone) = placed.into_iter().partition(|(id, _)| is_there(id));
-                self.gone.retain(|id, _| !is_there(id));
-                self.placed = stay;
-                let gone: BTreeMap<_, _> = gone;
-                self.gone.extend(gone);
-                // Indices are those of the new file.
-                self.remotes.clear();
-                self.planned = None;
-                self.plan_again("the fleet's file changed".to_owned(), Duration::ZERO);
-            }
-        }
+    /// The fleet is another one.
+    fn have(&mut self, fleet: Fleet) {
+        let jobs = &fleet.jobs;
+        self.events.say(&Event::Fleet { jobs: jobs.len() });
+        let is_there = |id: &u16| jobs.iter().any(|it| it.id == Some(*id));
+        let placed = std::mem::take(&mut self.placed);
+        let (stay, gone) = placed.into_iter().partition(|(id, _)| is_there(id));
+        self.gone.retain(|id, _| !is_there(id));
+        self.placed = stay;
+        let gone: BTreeMap<_, _> = gone;
+        self.gone.extend(gone);
+        // Indices are those of the new fleet.
+        self.fleet = fleet;
+        self.remotes.clear();
+        self.planned = None;
+        self.plan_again("the fleet is another one".to_owned(), Duration::ZERO);
     }
 
     /// All jobs of the fleet as switches report them.
     fn states(&mut self) -> Vec<State> {
         let names = self.names();
         let ground = look::Seeing::new(&self.watch, &names, &self.remotes);
-        let jobs = self.file.fleet.jobs.iter();
+        let jobs = self.fleet.jobs.iter();
         let states = jobs.map(|job| {
             let id = job.id.unwrap_or_default();
             let state = self.state(id, &names, &ground);
@@ -330,7 +392,10 @@ impl Daemon {
                 continue;
             }
             if state.is_held() {
-                self.wait(&name, "it is not in the fleet any more; it is removed when it is idle");
+                self.wait(
+                    &name,
+                    "it is not in the fleet any more; it is removed when it is idle",
+                );
             } else {
                 self.said.remove(&key);
                 going.push(Wanted::gone(name.clone(), id, state.is_busy));
@@ -347,17 +412,15 @@ impl Daemon {
     }
 
     fn names(&self) -> Vec<String> {
-        let switches = self.file.fleet.switches.iter();
+        let switches = self.fleet.switches.iter();
         switches.map(|it| it.name.clone()).collect()
     }
 
     /// Plans from the plan before. Jobs that run keep their trees while these are possible.
     fn plan(&mut self, states: &[State]) -> Result<(), String> {
         let start = Instant::now();
-        let fleet = look::effective(&self.file.fleet, &self.watch);
-        let problem = fleet
-            .problem(self.file.path())
-            .map_err(|it| it.to_string())?;
+        let fleet = look::effective(&self.fleet, &self.watch);
+        let problem = fleet.problem(&self.path).map_err(|it| it.to_string())?;
         let held = states.iter().enumerate();
         let held = held.filter(|(_, state)| state.is_held());
         let held: Vec<_> = held.map(|(at, _)| at).collect();
@@ -367,7 +430,7 @@ impl Daemon {
         };
         let before = self.document.as_ref();
         let (names, before) = before.map_or_else(
-            || (Vec::new(), file::no_plan()),
+            || (Vec::new(), Plan::none()),
             |it| it.known(&problem.topology),
         );
         let replanned = replan_holding(&problem, &before, &names, &held, &options)
@@ -408,16 +471,21 @@ impl Daemon {
     }
 
     /// Makes switches follow the plan.
-    async fn follow(&mut self, states: &[State]) -> Result<(), String> {
+    async fn follow(&mut self, store: &mut Store, states: &[State]) -> Result<(), String> {
         let Some(planned) = self.planned.take() else {
             return Ok(());
         };
-        let followed = self.follow_plan(&planned, states).await;
+        let followed = self.follow_plan(store, &planned, states).await;
         self.planned = Some(planned);
         followed
     }
 
-    async fn follow_plan(&mut self, planned: &Planned, states: &[State]) -> Result<(), String> {
+    async fn follow_plan(
+        &mut self,
+        store: &mut Store,
+        planned: &Planned,
+        states: &[State],
+    ) -> Result<(), String> {
         let (mut wanted, waits) = self.wanted(planned, states);
         let jobs = planned.fleet.jobs.iter();
         for (at, job) in jobs.enumerate() {
@@ -428,7 +496,7 @@ impl Daemon {
             }
         }
         wanted.extend(self.going());
-        self.keep_plan(planned, &wanted);
+        self.keep_plan(store, planned, &wanted).await?;
         let remotes = std::mem::take(&mut self.remotes);
         let work = Work::new(&planned.fleet, wanted, remotes, Vec::new());
         let mut work = work.map_err(|error| error.to_string())?;
@@ -551,7 +619,12 @@ impl Daemon {
 
     /// Keeps the plan of the jobs that follow it now, and of the others the plan before. The next
     /// controller finds in the file what this one began.
-    fn keep_plan(&mut self, planned: &Planned, wanted: &[Wanted]) {
+    async fn keep_plan(
+        &mut self,
+        store: &mut Store,
+        planned: &Planned,
+        wanted: &[Wanted],
+    ) -> Result<(), String> {
         let mut document = planned.document.clone();
         let before = self.document.as_ref();
         let jobs = document.jobs.into_iter().filter_map(|job| {
@@ -563,15 +636,21 @@ impl Daemon {
         });
         document.jobs = jobs.collect();
         if before.is_some_and(|it| it.jobs == document.jobs) && self.is_plan_written {
-            return;
+            return Ok(());
         }
-        let written = file::write_plan(&self.plan_path, &document);
+        document.version = Some(before.and_then(|it| it.version).unwrap_or_default() + 1);
+        let written = store.write_plan(&document).await;
         self.is_plan_written = written.is_ok();
+        if store.must_keep() {
+            // What is not kept is not begun.
+            written.map_err(|error| error.to_string())?;
+            self.document = Some(document);
+            return Ok(());
+        }
         self.document = Some(document);
         let key = "the plan's file";
-        match written {
+        match written.map_err(|error| error.to_string()) {
             Ok(()) => _ = self.said.remove(key),
-            // Switches matter more: they follow the plan without it.
             Err(error) if self.said.get(key) == Some(&error) => {}
             Err(error) => {
                 self.said.insert(key.to_owned(), error.clone());
@@ -579,5 +658,6 @@ impl Daemon {
                 self.events.say(&Event::Error { error, retry_ms });
             }
         }
+        Ok(())
     }
 }

@@ -11,6 +11,9 @@ use tally_planner::{JobPlan, Node, Plan, Problem, Resource, Share, Stream, Topol
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
+    /// Counts the plans of a controller that runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
     /// Name of the algorithm.
     pub algorithm: String,
     /// Unit of all rates.
@@ -88,6 +91,7 @@ impl Document {
             }
         });
         Self {
+            version: None,
             algorithm: plan.algorithm.clone(),
             unit,
             level: level(problem, plan),

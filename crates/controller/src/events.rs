@@ -6,7 +6,6 @@ use crate::watch::Change;
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// An event.
@@ -15,16 +14,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub enum Event {
     /// Another controller works.
     Standby {
-        /// The file that it has locked.
-        lock: PathBuf,
+        /// What that one holds.
+        holds: String,
     },
     /// This controller works from now on.
     Leader {
-        /// The file that it has locked.
-        lock: PathBuf,
+        /// What it holds.
+        holds: String,
     },
+    /// State cannot be read. Switches keep their roles.
+    StoreLost {
+        /// Why.
+        error: String,
+    },
+    /// State can be read again.
+    StoreBack,
     /// A switch or link is lost, or back.
-    Fleet {
+    Seen {
         /// `switch-down`, `switch-dead`, `switch-up`, `link-down` or `link-up`.
         change: &'static str,
         /// Its name, or those of the two ends of a link.
@@ -32,13 +38,13 @@ pub enum Event {
         /// The same in words.
         text: String,
     },
-    /// The fleet's file has changed, and is used.
-    File {
+    /// The fleet has changed, and is used.
+    Fleet {
         /// Number of its jobs.
         jobs: usize,
     },
-    /// The fleet's file cannot be used. The last good one stays.
-    FileRefused {
+    /// The fleet cannot be used. The last good one stays.
+    FleetRefused {
         /// Why.
         error: String,
     },
@@ -114,7 +120,7 @@ impl From<&Change> for Event {
             Change::LinkDown { between, .. } => ("link-down", between.to_vec()),
             Change::LinkUp { between } => ("link-up", between.to_vec()),
         };
-        Self::Fleet {
+        Self::Seen {
             change: kind,
             names,
             text: change.to_string(),
@@ -125,16 +131,14 @@ impl From<&Change> for Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Standby { lock } => write!(
-                f,
-                "standby: another controller holds the lock {}",
-                lock.display()
-            ),
-            Self::Leader { lock } => write!(f, "leader: holds the lock {}", lock.display()),
-            Self::Fleet { text, .. } => f.write_str(text),
-            Self::File { jobs } => write!(f, "fleet's file: read again, {jobs} jobs"),
-            Self::FileRefused { error } => {
-                write!(f, "fleet's file: refused, the last good one stays: {error}")
+            Self::Standby { holds } => write!(f, "standby: another controller holds {holds}"),
+            Self::Leader { holds } => write!(f, "leader: holds {holds}"),
+            Self::StoreLost { error } => write!(f, "no changes: {error}"),
+            Self::StoreBack => f.write_str("state can be read again"),
+            Self::Seen { text, .. } => f.write_str(text),
+            Self::Fleet { jobs } => write!(f, "fleet: read again, {jobs} jobs"),
+            Self::FleetRefused { error } => {
+                write!(f, "fleet: refused, the last good one stays: {error}")
             }
             Self::Plan {
                 reason,

@@ -213,7 +213,7 @@ impl Fleet {
     /// The first thing in it that does not fit.
     pub fn load(path: &Path) -> Result<(Self, Problem), ConfigError> {
         let fleet: Self = tally_config::load_without_key_files(path)?;
-        fleet.with_problem(path)
+        fleet.with_measured_file(path)
     }
 
     /// Reads a file with the capacities that are written there, and what was measured, if there is
@@ -229,6 +229,34 @@ impl Fleet {
         Ok((fleet, known))
     }
 
+    /// Reads a file with keys, and what was measured apart.
+    ///
+    /// # Errors
+    /// The first thing in it that does not fit.
+    pub fn load_to_import(path: &Path) -> Result<(Self, Option<Capacities>), ConfigError> {
+        let fleet: Self = tally_config::load(path)?;
+        fleet.problem(path)?;
+        let file = fleet.measured_file(path);
+        let measured = file.map(|file| Capacities::load(&file)).transpose()?;
+        Ok((fleet, measured))
+    }
+
+    /// Makes all paths absolute that are relative to the folder of its file.
+    pub fn make_absolute(&mut self, path: &Path) {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        for switch in &mut self.switches {
+            if let Some(control) = switch.control.as_mut().filter(|it| it.contains('/')) {
+                *control = folder.join(&*control).display().to_string();
+            }
+        }
+        if let Some(tls) = &mut self.tls {
+            for file in [&mut tls.certificate, &mut tls.key, &mut tls.ca] {
+                *file = folder.join(&*file);
+            }
+        }
+    }
+
     /// The file of what was measured.
     #[must_use]
     pub fn measured_file(&self, path: &Path) -> Option<PathBuf> {
@@ -236,9 +264,22 @@ impl Fleet {
         self.measured.as_ref().map(|file| folder.join(file))
     }
 
-    fn with_problem(mut self, path: &Path) -> Result<(Self, Problem), ConfigError> {
-        if let Some(file) = self.measured_file(path) {
-            let measured = Capacities::load(&file)?;
+    fn with_measured_file(self, path: &Path) -> Result<(Self, Problem), ConfigError> {
+        let file = self.measured_file(path);
+        let measured = file.map(|file| Capacities::load(&file)).transpose()?;
+        self.with_problem(measured.as_ref(), path)
+    }
+
+    /// With measured capacities in place of those that it has, but where these are 0.
+    ///
+    /// # Errors
+    /// The first thing in it that does not fit.
+    pub fn with_problem(
+        mut self,
+        measured: Option<&Capacities>,
+        path: &Path,
+    ) -> Result<(Self, Problem), ConfigError> {
+        if let Some(measured) = measured {
             let ratio = measured.unit.bits_per_second() / self.unit.bits_per_second();
             for switch in self.switches.iter_mut().filter(|it| it.capacity > 0.0) {
                 if let Some(it) = measured.switches.get(&switch.name) {
@@ -256,7 +297,7 @@ impl Fleet {
     /// The first thing in it that does not fit, or the file of a key.
     pub fn load_with_keys(path: &Path) -> Result<(Self, Problem), ConfigError> {
         let fleet: Self = tally_config::load(path)?;
-        fleet.with_problem(path)
+        fleet.with_measured_file(path)
     }
 
     /// The file that describes a problem whose names are all different.

@@ -1,5 +1,7 @@
 //! What each command does.
 
+mod etcd;
+
 use crate::apply::{self, ApplyError};
 use crate::args::{
     ApplyArguments, Arguments, Command, Example, PlanArguments, RunArguments, Source,
@@ -9,8 +11,12 @@ use crate::daemon::{self, StartError};
 use crate::document::Document;
 use crate::explain;
 use crate::fleet::{Fleet, Unit};
+use crate::jobs::JobError;
+use crate::location::Location;
 use crate::remote::RemoteError;
+use crate::store::{self, StoreError, Stored};
 use crate::{outcome, picture, show, status};
+use etcd::stored;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,6 +83,27 @@ pub enum Failure {
         /// The plan's file.
         path: PathBuf,
     },
+    /// A job is not taken.
+    #[error(transparent)]
+    Stored(#[from] JobError),
+    /// The file of a key.
+    #[error("{0}")]
+    Key(String),
+    /// A file in place of etcd.
+    #[error("{}: a file, expected etcd://HOST:PORT[,…][/PREFIX]; a fleet in a file is changed there", path.display())]
+    NotEtcd {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No controller has planned yet.
+    #[error("{location}: no plan is kept there; `tally-controller run {location}` makes one")]
+    NoPlan {
+        /// Where.
+        location: String,
+    },
+    /// Where the fleet is.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// A controller that runs does not begin.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -100,10 +127,12 @@ impl Failure {
         match self {
             Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
             Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
-            Self::Start(StartError::Config(ConfigError::Read { .. }) | StartError::Lock { .. }) => {
-                Exit::File
-            }
-            Self::Start(StartError::Config(_) | StartError::DeadAfter { .. }) => Exit::Usage,
+            Self::Start(StartError::DeadAfter { .. }) => Exit::Usage,
+            Self::Start(StartError::Store(error))
+            | Self::Store(error)
+            | Self::Stored(JobError::Store(error)) => exit_of_store(error),
+            Self::NotEtcd { .. } | Self::Key(_) => Exit::Usage,
+            Self::Stored(_) | Self::NoPlan { .. } => Exit::Failure,
             Self::Unchanged(error) | Self::Apply(error) => exit_of(error),
             Self::Runtime(_) => Exit::System,
             Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } | Self::Differs { .. } => {
@@ -114,6 +143,15 @@ impl Failure {
 }
 
 /// The code of an error of switches.
+const fn exit_of_store(error: &StoreError) -> Exit {
+    match error {
+        StoreError::Config(ConfigError::Read { .. }) | StoreError::File { .. } => Exit::File,
+        StoreError::Config(_) => Exit::Usage,
+        StoreError::Unreachable { .. } => Exit::System,
+        StoreError::Refused { .. } | StoreError::NoFleet { .. } | StoreError::Led => Exit::Failure,
+    }
+}
+
 fn exit_of(error: &ApplyError) -> Exit {
     match error {
         ApplyError::Config(_) => Exit::Usage,
@@ -155,6 +193,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             plan,
             output,
         } => run_picture(source, plan.as_deref(), output),
+        Command::Show { what, fleet, json } => etcd::show(*what, fleet, *json),
+        Command::Import { file, to, replace } => etcd::import(file, to, *replace),
+        Command::Export { from, with_keys } => etcd::export(from, *with_keys),
+        Command::Submit(arguments) => etcd::submit(arguments),
+        Command::Cancel { fleet, job } => etcd::cancel(fleet, job),
         Command::Example { name } => {
             let (fleet, _) = example(*name);
             print(&json(&fleet))
@@ -167,6 +210,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
+    if arguments.dry_run {
+        return run_dry(arguments);
+    }
     let (fleet, problem) = load(&arguments.source)?;
     let options = arguments.options();
     if let Some(before) = &arguments.before {
@@ -232,8 +278,39 @@ fn run_replan(
     print(&format!("{text}\n{}", show::plan(&new)))
 }
 
-fn run_check(fleet: &Path, path: &Path) -> Result<(), Failure> {
-    let (fleet, problem) = Fleet::load(fleet)?;
+/// What a controller would do now, from the plan that it keeps.
+fn run_dry(arguments: &PlanArguments) -> Result<(), Failure> {
+    // An example has no plan that is kept: clap refuses it.
+    let location = arguments.source.fleet.as_ref().expect("a fleet");
+    let Stored { fleet, problem } = stored(location, true)?;
+    let kept = etcd::kept_plan(location)?;
+    let (names, running) = match &kept {
+        Some(document) => document.known(&problem.topology),
+        None => (Vec::new(), Plan::none()),
+    };
+    let options = Options {
+        trees: 1,
+        ..Options::default()
+    };
+    let replanned = replan(&problem, &running, &names, &options)?;
+    let plan = checked(&problem, replanned.plan)?;
+    let new = Document::of(&problem, &plan, fleet.unit);
+    let prepared = apply::prepare((&fleet, &problem), location.path(), &plan);
+    let outcome = runtime()?.block_on(prepared).map_err(failed)?.outcome(true);
+    if arguments.json {
+        return print(&json(&outcome));
+    }
+    let moved = replanned.moved.iter();
+    let moved: Vec<_> = moved.map(|&at| &problem.jobs[at].name).collect();
+    let moves = match &kept {
+        Some(before) => show::moves(before, &new, &moved) + "\n",
+        None => String::new(),
+    };
+    print(&format!("{moves}{}", outcome::text(&outcome)))
+}
+
+fn run_check(fleet: &Location, path: &Path) -> Result<(), Failure> {
+    let Stored { fleet, problem } = stored(fleet, false)?;
     let (document, plan) = plan_of(path, &problem)?;
     check(&problem, &plan).map_err(|fault| Failure::Fault {
         path: path.to_owned(),
@@ -248,8 +325,8 @@ fn run_check(fleet: &Path, path: &Path) -> Result<(), Failure> {
 }
 
 fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
-    let path = &arguments.fleet;
-    let (fleet, problem) = Fleet::load_with_keys(path)?;
+    let path = arguments.fleet.path();
+    let Stored { fleet, problem } = stored(&arguments.fleet, true)?;
     let plan = feasible(&arguments.plan, &problem)?;
     let runtime = runtime()?;
     let prepared = runtime.block_on(apply::prepare((&fleet, &problem), path, &plan));
@@ -292,15 +369,24 @@ fn run_daemon(arguments: &RunArguments) -> Result<(), Failure> {
     Ok(runtime()?.block_on(daemon::run(arguments, &stop))?)
 }
 
-fn run_capacity(path: &Path, time: Duration, write: bool, is_json: bool) -> Result<(), Failure> {
-    let (fleet, known) = Fleet::load_to_measure(path)?;
-    let file = fleet.measured_file(path);
-    if write && file.is_none() {
+fn run_capacity(
+    location: &Location,
+    time: Duration,
+    write: bool,
+    is_json: bool,
+) -> Result<(), Failure> {
+    let path = location.path();
+    let runtime = runtime()?;
+    let (fleet, known) = runtime.block_on(store::load_to_measure(location))?;
+    let file = match location {
+        Location::File(_) => fleet.measured_file(path),
+        Location::Etcd(_) => None,
+    };
+    if write && file.is_none() && matches!(location, Location::File(_)) {
         let allowed = "a file for what is measured, because of --write";
         return Err(ConfigError::value(path, "measured", "none", allowed).into());
     }
-    let observed = capacity::observe(&fleet, path, time);
-    let observed = runtime()?.block_on(observed);
+    let observed = runtime.block_on(capacity::observe(&fleet, path, time));
     let observed = observed.map_err(|error| Failure::Apply(error.into()))?;
     let merged = capacity::merged(&fleet, &observed, known.as_ref());
     if is_json {
@@ -308,21 +394,23 @@ fn run_capacity(path: &Path, time: Duration, write: bool, is_json: bool) -> Resu
     } else {
         print(&capacity::text(&fleet, &observed))?;
     }
-    match file.filter(|_| write) {
-        Some(file) => {
-            tally_config::write_whole(&file, json(&merged)).map_err(|error| Failure::Write {
+    match (location, file) {
+        (Location::Etcd(at), _) if write => {
+            Ok(runtime.block_on(store::write_measured(at, &merged))?)
+        }
+        (Location::File(_), Some(file)) if write => tally_config::write_whole(&file, json(&merged))
+            .map_err(|error| Failure::Write {
                 path: file.display().to_string(),
                 error,
-            })
-        }
-        None => Ok(()),
+            }),
+        _ => Ok(()),
     }
 }
 
-fn run_status(path: &Path, plan: Option<&Path>, is_json: bool) -> Result<(), Failure> {
-    let (fleet, problem) = Fleet::load(path)?;
+fn run_status(location: &Location, plan: Option<&Path>, is_json: bool) -> Result<(), Failure> {
+    let Stored { fleet, problem } = stored(location, false)?;
     let planned = plan.map(|it| feasible(it, &problem)).transpose()?;
-    let read = status::status((&fleet, &problem), path, planned.as_ref());
+    let read = status::status((&fleet, &problem), location.path(), planned.as_ref());
     let found = runtime()?.block_on(read).map_err(Failure::Apply)?;
     if is_json {
         print(&json(&found))?;
@@ -407,7 +495,10 @@ fn names_of(problem: &Problem) -> String {
 
 fn load(source: &Source) -> Result<(Fleet, Problem), Failure> {
     match (&source.fleet, source.example) {
-        (Some(path), _) => Ok(Fleet::load(path)?),
+        (Some(location), _) => {
+            let Stored { fleet, problem } = stored(location, false)?;
+            Ok((fleet, problem))
+        }
         (None, Some(name)) => Ok(example(name)),
         (None, None) => unreachable!("clap asks for one of them"),
     }

@@ -6,87 +6,17 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "common/controller.rs"]
+mod controller;
 #[path = "common/site.rs"]
 mod site;
 
-use common::{alone, programs};
-use site::{LONG, SPINES, Site};
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus};
+use common::alone;
+use controller::{CHANGED, Controller, roots};
+use site::{LONG, Site};
 use std::time::{Duration, Instant};
 use tally_schema::switch::report::JobPhase;
-use tally_testkit::cluster::{Network, prefixed};
-
-/// A controller that runs, with its events.
-struct Controller {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Controller {
-    fn start(site: &Site, name: &str, fleet: &str) -> Self {
-        let log = site.file(&format!("{name}.jsonl"));
-        let file = File::create(&log).unwrap();
-        let program = programs().join("tally-controller");
-        let mut command = prefixed(&site.prefix(), Path::new(&program));
-        command.args(["run", fleet, "--json"]);
-        command.stderr(file.try_clone().unwrap()).stdout(file);
-        let child = command.spawn().unwrap();
-        Self { child, log }
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// How often it has said this.
-    fn count(&self, what: &str) -> usize {
-        self.log().matches(what).count()
-    }
-
-    /// Waits until it has said something so many times.
-    #[track_caller]
-    fn wait(&self, site: &Site, what: &str, times: usize) {
-        let until = Instant::now() + LONG;
-        while self.count(what) < times {
-            let late = Instant::now() >= until;
-            assert!(!late, "{what}: {}\n{}", self.log(), site.logs());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    fn end(mut self) -> ExitStatus {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-        self.child.wait().unwrap()
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("--- {}\n{}", self.log.display(), self.log());
-        }
-    }
-}
-
-const CHANGED: &str = r#""event":"changed""#;
-
-/// The spine that has the job, and the other one.
-fn roots(site: &Site, down: &str) -> [&'static str; 2] {
-    let with = site.with_but(7, down);
-    let is_root = |spine: &&str| with.iter().any(|it| it == *spine);
-    let root = SPINES.into_iter().find(|it| is_root(it)).unwrap();
-    [root, SPINES.into_iter().find(|it| *it != root).unwrap()]
-}
+use tally_testkit::cluster::Network;
 
 /// A root dies while its workers sum: from then to the end of the changes, and to the first sums.
 fn fail_over(site: &mut Site, controller: &Controller, root: &str, other: &str) {
@@ -135,12 +65,12 @@ fn a_controller_that_runs_keeps_jobs_on_trees_that_live() {
     let _alone = alone();
     let mut site = Site::start();
     let fleet = site.fleet("run", &[0], "none");
-    let leader = Controller::start(&site, "leader", &fleet);
+    let leader = Controller::start(&site, "leader", &[&fleet]);
     leader.wait(&site, CHANGED, 1);
     let [root, other] = roots(&site, "");
     assert_eq!(site.with(7), [root, "leaf1", "leaf2"]);
     site.sums(&[0]);
-    let standby = Controller::start(&site, "standby", &fleet);
+    let standby = Controller::start(&site, "standby", &[&fleet]);
     standby.wait(&site, r#""event":"standby""#, 1);
 
     fail_over(&mut site, &leader, root, other);
@@ -205,7 +135,7 @@ fn a_controller_that_runs_keeps_jobs_on_trees_that_live() {
     standby.wait(&site, CHANGED, 2);
     site.sums(&[0, 1]);
     site.write("run-fleet.json", "{");
-    standby.wait(&site, "file-refused", 1);
+    standby.wait(&site, "fleet-refused", 1);
     site.fleet("run", &[0], "none");
     standby.wait(&site, CHANGED, 3);
     assert_eq!(site.with(8), [""; 0]);

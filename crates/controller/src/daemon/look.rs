@@ -20,7 +20,7 @@ impl Daemon {
     pub(super) async fn look(&mut self) -> bool {
         let errors = self.reach().await;
         let mut unknown = Vec::new();
-        for (at, switch) in self.file.fleet.switches.iter().enumerate() {
+        for (at, switch) in self.fleet.switches.iter().enumerate() {
             let key = format!("switch {}", switch.name);
             let error = errors.iter().find(|(it, _)| *it == at);
             let error = error.filter(|(_, error)| !is_silence(error));
@@ -45,7 +45,7 @@ impl Daemon {
             is_unknown: unknown.contains(&at),
         });
         let seen: Vec<_> = seen.collect();
-        let links = self.file.fleet.links.iter();
+        let links = self.fleet.links.iter();
         let links = links.map(|it| pair(&it.between[0], &it.between[1]));
         let links: Vec<Pair> = links.collect();
         let changes = self.watch.see(self.start.elapsed(), &seen, &links);
@@ -66,11 +66,11 @@ impl Daemon {
     /// Reads all switches. `remotes` are those that answer then.
     async fn reach(&mut self) -> Vec<(usize, RemoteError)> {
         let limit = (self.dead_after / 3).max(LOOK_MIN);
-        let fleet = &self.file.fleet;
+        let fleet = &self.fleet;
         self.remotes.resize_with(fleet.switches.len(), || None);
         let mut reaching = JoinSet::new();
         for (at, switch) in fleet.switches.iter().enumerate() {
-            let Some(target) = target(fleet, at, self.file.path()) else {
+            let Some(target) = target(fleet, at, &self.path) else {
                 continue;
             };
             let name = switch.name.clone();

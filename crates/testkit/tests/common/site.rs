@@ -224,6 +224,12 @@ impl Site {
         report.jobs.into_iter().find(|it| it.id == id)
     }
 
+    /// The version of a switch's configuration, which counts its changes.
+    pub fn version(&self, switch: &str) -> u64 {
+        let switch = self.0.plan().find(switch).unwrap();
+        self.0.switch_report(switch).unwrap().config_version
+    }
+
     /// The switches that have a job.
     pub fn with(&self, id: u16) -> Vec<String> {
         self.with_but(id, "")
