@@ -28,6 +28,7 @@ fn problem(
                     name: (*name).to_owned(),
                     capacity: *capacity,
                     narrow_cost: 1.0,
+                    tier: None,
                 })
                 .collect(),
             links: links
