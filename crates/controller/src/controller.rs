@@ -12,6 +12,7 @@ use crate::fleet::Fleet;
 use crate::moves::{self, Ground, State, Verdict};
 use crate::remote::{self, Look, Remote};
 use crate::roles::{self, JobTree, Refusal};
+use crate::tiers;
 use crate::watch::{Change, Pair, Seen, Watch, pair};
 use log::{Event, Log};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_config::ConfigError;
 use tally_planner::check::check;
-use tally_planner::{Algorithm, Plan, Problem, plan, replan_holding};
-use tally_schema::switch::report::JobPhase;
+use tally_planner::{Algorithm, Plan, Problem, Shape, plan, replan_holding, rules};
+use tally_schema::switch::report::{FabricLinkReport, JobPhase};
 
 /// A signal is seen this late.
 const TICK: Duration = Duration::from_millis(20);
@@ -278,7 +279,7 @@ impl Controller<'_> {
         let names: Vec<_> = names.collect();
         let ids = self.file.fleet.jobs.iter().filter_map(|it| it.id);
         let states: Vec<_> = ids.map(|id| self.state(&switches, &names, id)).collect();
-        self.replan(&states)?;
+        self.replan(&states, &switches)?;
         let Some(planned) = &mut self.planned else {
             return Ok(());
         };
@@ -394,8 +395,9 @@ impl Controller<'_> {
     }
 
     /// Plans, if the fleet is another one or a job that was held is idle.
-    fn replan(&mut self, states: &[State]) -> Result<(), String> {
-        let fleet = effective(&self.file.fleet, &self.watch);
+    fn replan(&mut self, states: &[State], switches: &[Option<Remote>]) -> Result<(), String> {
+        let mut fleet = effective(&self.file.fleet, &self.watch);
+        tiers::learn(&mut fleet, |at| fabric(switches, at));
         let is_held = |name: &str| {
             let at = fleet.jobs.iter().position(|it| it.name == name);
             at.is_some_and(|at| states[at].is_held())
@@ -411,7 +413,7 @@ impl Controller<'_> {
         let path = &self.options.fleet;
         let problem = fleet.problem(path).map_err(|error| error.to_string())?;
         let options = tally_planner::Options {
-            trees: 1,
+            shape: Shape::Fabric,
             ..tally_planner::Options::default()
         };
         let held = (0..states.len()).filter(|&at| states[at].is_held());
@@ -435,8 +437,9 @@ impl Controller<'_> {
                 (it.plan, it.moved, it.held)
             }
         };
-        check(&problem, &plan)
-            .map_err(|fault| format!("the plan is wrong, which is a bug: {fault}"))?;
+        let wrong = |fault: String| format!("the plan is wrong, which is a bug: {fault}");
+        check(&problem, &plan).map_err(|fault| wrong(fault.to_string()))?;
+        rules::check(&problem, &plan).map_err(|broken| wrong(broken.to_string()))?;
         let document = Document::of(&problem, &plan, fleet.unit);
         let moved: Vec<_> = moved.iter().map(name).collect();
         let moved = match &moved[..] {
@@ -493,13 +496,16 @@ fn why(fleet: &Fleet, looks: &[Option<Look>], switch: &str) -> String {
     }
 }
 
+/// The links that a switch reports; none if it does not answer.
+fn fabric(switches: &[Option<Remote>], at: usize) -> &[FabricLinkReport] {
+    let remote = switches[at].as_ref();
+    remote.map_or(&[], |it| &it.report.fabric)
+}
+
 /// The tree of each job, or why it has none. Trees with which a switch would sum more than it can
 /// are none.
 fn trees(planned: &Planned, switches: &[Option<Remote>]) -> Vec<Result<JobTree, Refusal>> {
-    let links = |at: usize| {
-        let remote = switches[at].as_ref();
-        remote.map_or(&[][..], |it| &it.report.fabric[..])
-    };
+    let links = |at: usize| fabric(switches, at);
     let Planned {
         fleet,
         problem,

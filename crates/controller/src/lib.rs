@@ -25,5 +25,6 @@ pub mod roles;
 pub mod run;
 pub mod show;
 pub mod status;
+pub mod tiers;
 pub mod unit;
 pub mod watch;

@@ -7,7 +7,9 @@
 //! * one stream goes to the parameter server: the sum of the root, or that of the only worker;
 //! * each other stream goes up with each link ([`Topology::tiers`]);
 //! * each switch sends one stream at most, be it its sum or one that it passes on;
-//! * a switch that sums has two members at least and [`MEMBERS_MAX`] at most.
+//! * a switch that sums has two members at least and [`MEMBERS_MAX`] at most;
+//! * a switch that passes on what comes from another one has a capacity above 0. Without, it is
+//!   down, or none of Tally's.
 //!
 //! So each switch has one parent, and the root is above all others. A worker joins its own switch,
 //! because two streams may not leave that. The way from the root to the parameter server is free:
@@ -72,6 +74,14 @@ pub enum Broken {
         /// Their number.
         streams: usize,
     },
+    /// A stream over a switch that is down.
+    #[error("job {job}: a stream passes switch {switch}, which has capacity 0")]
+    Passes {
+        /// The job.
+        job: usize,
+        /// Index of the switch.
+        switch: usize,
+    },
     /// A switch with too few or too many members.
     #[error("job {job}: switch {switch} sums {members} streams, expected 2 to {MEMBERS_MAX}")]
     Members {
@@ -132,9 +142,16 @@ fn check_tree(problem: &Problem, job: usize, tree: &Tree) -> Result<(), Broken> 
         if is_last(stream.to) {
             hops.truncate(1);
         }
+        // The first hop begins at the switch of the worker, or at the one that has summed.
+        let passed = hops.iter().skip(1).map(|hop| hop.0);
+        let is_up = |at: usize| problem.topology.switches[at].capacity > 0.0;
+        if let Some(switch) = passed.into_iter().find(|&at| !is_up(at)) {
+            return Err(Broken::Passes { job, switch });
+        }
         for (from, to) in hops {
             *leaving.entry(from).or_default() += 1;
-            if let Some(to) = to.filter(|_| !is_last(stream.to))
+            if let Some(to) = to
+                && !is_last(stream.to)
                 && tiers[to] <= tiers[from]
             {
                 return Err(Broken::Down { job, from, to });

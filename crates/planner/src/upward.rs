@@ -158,21 +158,26 @@ impl<'a> Upward<'a> {
 
     /// What keeps a tree from being made, counted.
     fn faults(&self, branches: &Branches, root: &Root) -> usize {
-        let network = self.builder.network;
+        let Builder { problem, network } = self.builder;
         let members = branches.members.iter().enumerate();
         let faults = members.map(|(switch, &members)| {
-            let has_capacity = network.free[network.capacity(switch)] > 0.0;
-            let lacks = if has_capacity {
+            let lacks = if network.free[network.capacity(switch)] > 0.0 {
                 0
             } else {
                 members.saturating_sub(1)
             };
-            lacks + members.saturating_sub(MEMBERS_MAX)
+            let is_down = problem.topology.switches[switch].capacity == 0.0;
+            let is_passed = is_down && members > 0 && !self.has_workers(switch);
+            lacks + members.saturating_sub(MEMBERS_MAX) + usize::from(is_passed)
         });
         // The root is where the last two streams meet.
-        let is_lone = self.builder.problem.jobs[self.job].workers.len() == 1;
+        let is_lone = problem.jobs[self.job].workers.len() == 1;
         let is_root = branches.members[root.at] > 1 || (is_lone && branches.ways.is_empty());
         faults.sum::<usize>() + usize::from(!is_root)
+    }
+
+    fn has_workers(&self, switch: usize) -> bool {
+        self.groups.binary_search_by_key(&switch, |it| it.0).is_ok()
     }
 
     /// What a unit of the job's rate loads on links and switches, by resource.
