@@ -74,7 +74,7 @@ mod tests {
         topology.servers[0].switch = 4;
         problem.jobs.truncate(1);
         problem.jobs[0].workers = vec![0, 1];
-        Fleet::of(&problem, Unit::Gbit)
+        Fleet::of(&problem, Unit::Gigabit)
     }
 
     fn tiers(fleet: &Fleet) -> Vec<u32> {
