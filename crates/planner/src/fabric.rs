@@ -2,8 +2,9 @@
 //!
 //! First the best mixture of such trees, by prices: its level bounds that of the plan. Then each
 //! job takes one tree. Job after job takes that with which the fullest resource on its own ways is
-//! as empty as it can be, until no job has a better one. This never lowers the level. The search
-//! begins with the largest shares of the mixture, and again with no tree; the better plan is taken.
+//! as empty as it can be, and of equal ones that over the emptiest resources, until no job has a
+//! better one. This never lowers the level. The search begins with the largest shares of the
+//! mixture, and again with no tree; the better plan is taken.
 //!
 //! One job alone gets the best tree of all if each root has one (`upward.rs`). All else is a
 //! heuristic, and the bound says how far from the best plan it may be.
@@ -21,6 +22,8 @@ use crate::upward::{Upward, ups};
 const SWEEPS: usize = 16;
 /// Least gain of a level, of 1, for which a job takes another tree.
 const GAIN: f64 = 1e-6;
+/// Least gain of a price, of 1, for which a job takes another tree of the same level.
+const CHEAPER: f64 = 1e-3;
 /// How steep prices are in the search for trees: the power of a resource's load.
 const STEEP: i32 = 8;
 
@@ -143,27 +146,37 @@ impl Choice<'_> {
         }
     }
 
+    /// What loads more on a resource cost, which at the level given has loads from 0 to 1.
+    fn price(&self, at: usize, more: f64, level: f64) -> f64 {
+        let full = |load: f64| {
+            let part = load / self.network.free[at] * level;
+            part.min(1e9).powi(STEEP)
+        };
+        let price = full(self.load[at] + more) - full(self.load[at]);
+        if price.is_finite() { price } else { 0.0 }
+    }
+
+    /// The level that a job's tree allows, and its price.
+    fn worth(&self, job: usize, tree: &Tree, level: f64) -> (f64, f64) {
+        let loads = self.loads(job, tree);
+        let prices = loads.iter().map(|&(at, load)| self.price(at, load, level));
+        (self.level(&loads), prices.sum())
+    }
+
     /// Takes a better tree for a job, if there is one.
     fn improve(&mut self, fabric: &mut Fabric, nth: usize) -> bool {
         let job = fabric.of[nth];
         let now = self.trees[job].take();
         self.add(job, now.as_ref(), -1.0);
-        let mut best = now.map(|tree| (self.level(&self.loads(job, &tree)), tree));
-        let weight = self.problem.jobs[job].weight;
-        let scale = match &best {
-            Some((level, _)) => *level,
+        let level = match &now {
+            Some(tree) => self.level(&self.loads(job, tree)),
             None => 1.0,
         };
-        let full = |at: usize, load: f64| {
-            let load = (self.load[at] + load * weight) / self.network.free[at];
-            (load * scale).min(1e9).powi(STEEP)
-        };
-        let price = |at: usize, load: f64| full(at, load) - full(at, 0.0);
-        let prices = (0..self.load.len()).map(|at| {
-            let price = price(at, 1.0);
-            if price.is_finite() { price } else { 0.0 }
-        });
-        let market = fabric.market(&prices.collect::<Vec<_>>());
+        let mut best = now.map(|tree| (self.worth(job, &tree, level), tree));
+        let weight = self.problem.jobs[job].weight;
+        let price = |at: usize, load: f64| self.price(at, load * weight, level);
+        let prices: Vec<_> = (0..self.load.len()).map(|at| price(at, 1.0)).collect();
+        let market = fabric.market(&prices);
         let mut is_better = false;
         let upward = &mut fabric.jobs[nth];
         for root in 0..upward.roots.len() {
@@ -174,15 +187,18 @@ impl Choice<'_> {
                 let Some(tree) = upward.tree(root, &branches, server, &market) else {
                     continue;
                 };
-                let level = self.level(&self.loads(job, &tree));
-                let least = best.as_ref().map_or(0.0, |it| it.0);
-                if level > least * (1.0 + GAIN) {
-                    (best, is_better) = (Some((level, tree)), true);
+                let found = self.worth(job, &tree, level);
+                let is_first = best.as_ref().is_none_or(|(best, _)| {
+                    let is_equal = found.0 > best.0 * (1.0 - GAIN);
+                    let is_cheaper = found.1 < best.1 * (1.0 - CHEAPER);
+                    found.0 > best.0 * (1.0 + GAIN) || (is_equal && is_cheaper)
+                });
+                if is_first {
+                    (best, is_better) = (Some((found, tree)), true);
                 }
             }
         }
-        self.trees[job] = best.map(|it| it.1);
-        let tree = self.trees[job].take();
+        let tree = best.map(|it| it.1);
         self.add(job, tree.as_ref(), 1.0);
         self.trees[job] = tree;
         is_better
@@ -237,9 +253,6 @@ pub fn plan(
     }
     let is_proven = master.solve(&mut fabric, options.rounds);
     let mixed = master.plan(Algorithm::Tally.name(), is_proven);
-    if mixed.jobs.iter().all(|job| job.shares.len() <= 1) {
-        return mixed;
-    }
     let largest = mixed.jobs.iter().map(|job| {
         let shares = job.shares.iter();
         let largest = shares.max_by(|a, b| a.fraction.total_cmp(&b.fraction));
@@ -248,7 +261,7 @@ pub fn plan(
     let largest: Vec<_> = largest.collect();
     let mut none = largest.clone();
     jobs.iter().for_each(|&job| none[job] = None);
-    let mut plans = [largest, none].into_iter().map(|trees| {
+    let plans = [none, largest].into_iter().map(|trees| {
         let load = vec![0.0; network.free.len()];
         let mut choice = Choice {
             problem,
@@ -267,9 +280,11 @@ pub fn plan(
         }
         choice.plan(&mixed)
     });
-    let first = plans.next();
-    let best = plans.fold(first, |best, plan| match best {
-        Some(best) if !is_better(problem, &plan, &best) => Some(best),
+    // A mixture of one tree each is the best plan, but for the order of equal ones.
+    let is_single = mixed.jobs.iter().all(|job| job.shares.len() <= 1);
+    let single = is_single.then(|| mixed.clone());
+    let best = plans.fold(single, |best, plan| match best {
+        Some(best) if is_better(problem, &best, &plan) => Some(best),
         _ => Some(plan),
     });
     best.unwrap_or(mixed)
