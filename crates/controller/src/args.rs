@@ -5,7 +5,7 @@ use crate::store::{LOCK, Names, PLAN};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
-use tally_planner::{Algorithm, Element, Options};
+use tally_planner::{Algorithm, Element, Options, Shape};
 use tally_program::exit::{self, Exit};
 
 /// How it may end.
@@ -238,7 +238,7 @@ pub struct PlanArguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["algorithm", "example"])]
     pub before: Option<PathBuf>,
 
-    /// Most trees of a job in a plan of tally
+    /// Most trees of a job in a plan of tally; 1: trees that switches can make, for `apply`
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub trees: Option<u16>,
 
@@ -264,6 +264,10 @@ impl PlanArguments {
         Options {
             seed: self.seed,
             trees: self.trees.map_or(all.trees, usize::from),
+            shape: match self.trees {
+                Some(1) => Shape::Fabric,
+                _ => Shape::Any,
+            },
             ..all
         }
     }

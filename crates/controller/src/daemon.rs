@@ -18,13 +18,14 @@ use crate::moves::{self, State, Verdict};
 use crate::remote::Remote;
 use crate::roles::{self, JobTree};
 use crate::store::{Store, StoreError};
+use crate::tiers;
 use crate::watch::Watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_planner::check::check;
-use tally_planner::{Options, Plan, Problem, replan_holding};
+use tally_planner::{Options, Plan, Problem, Shape, replan_holding, rules};
 use tally_schema::switch::report::JobPhase;
 use tokio::time::{sleep, timeout};
 
@@ -419,13 +420,14 @@ impl Daemon {
     /// Plans from the plan before. Jobs that run keep their trees while these are possible.
     fn plan(&mut self, states: &[State]) -> Result<(), String> {
         let start = Instant::now();
-        let fleet = look::effective(&self.fleet, &self.watch);
+        let mut fleet = look::effective(&self.fleet, &self.watch);
+        tiers::learn(&mut fleet, |at| look::fabric(&self.remotes, at));
         let problem = fleet.problem(&self.path).map_err(|it| it.to_string())?;
         let held = states.iter().enumerate();
         let held = held.filter(|(_, state)| state.is_held());
         let held: Vec<_> = held.map(|(at, _)| at).collect();
         let options = Options {
-            trees: 1,
+            shape: Shape::Fabric,
             ..Options::default()
         };
         let before = self.document.as_ref();
@@ -435,8 +437,9 @@ impl Daemon {
         );
         let replanned = replan_holding(&problem, &before, &names, &held, &options)
             .map_err(|error| error.to_string())?;
-        check(&problem, &replanned.plan)
-            .map_err(|fault| format!("the plan is wrong, which is a bug: {fault}"))?;
+        let wrong = |fault: String| format!("the plan is wrong, which is a bug: {fault}");
+        check(&problem, &replanned.plan).map_err(|fault| wrong(fault.to_string()))?;
+        rules::check(&problem, &replanned.plan).map_err(|broken| wrong(broken.to_string()))?;
         let name = |at: &usize| problem.jobs[*at].name.clone();
         self.events.say(&Event::Plan {
             reason: self.reasons.join("; "),
@@ -557,10 +560,7 @@ impl Daemon {
             plan,
             ..
         } = planned;
-        let links = |at: usize| {
-            let remote = self.remotes[at].as_ref();
-            remote.map_or(&[][..], |it| &it.report.fabric[..])
-        };
+        let links = |at: usize| look::fabric(&self.remotes, at);
         let answers = |at: usize| self.remotes[at].is_some();
         let names = self.names();
         let mut waits = BTreeMap::new();

@@ -14,6 +14,9 @@ use tally_wire::Key;
 
 use crate::names;
 
+/// Highest tier of a switch.
+const TIER_MAX: u32 = 255;
+
 /// A fleet, and the jobs on it. Names of switches, hosts and servers are all different.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -73,6 +76,10 @@ pub struct Switch {
     /// Capacity that a bit of 16-bit elements takes, relative to one of 32-bit elements.
     #[serde(default = "one")]
     pub narrow_cost: f64,
+    /// Its tier: of two switches with a link, that with the higher one is above. By default, the
+    /// distance from hosts. A switch without hosts below others needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<u32>,
     /// Where it takes requests: path of a Unix socket, or HOST:PORT. Without it, no plan is applied
     /// to the switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -318,6 +325,7 @@ impl Fleet {
             capacity: it.capacity,
             cores: one_core(),
             narrow_cost: it.narrow_cost,
+            tier: it.tier,
             control: None,
             server_name: None,
         });
@@ -437,6 +445,13 @@ impl<'a> Checked<'a> {
         self.wrong(key, value, "a number from 0.000001 to 1000000")
     }
 
+    fn tier(&self, key: &str, tier: Option<u32>) -> Result<Option<u32>, ConfigError> {
+        match tier {
+            Some(tier) if tier > TIER_MAX => self.wrong(key, tier, "0 to 255"),
+            tier => Ok(tier),
+        }
+    }
+
     fn switch(&self, key: &str, name: &str) -> Result<usize, ConfigError> {
         match self.names.get(name) {
             Some(&Node::Switch(at)) => Ok(at),
@@ -485,6 +500,7 @@ impl<'a> Checked<'a> {
                 name: switch.name.clone(),
                 capacity: self.rate(&key("capacity"), switch.capacity)?,
                 narrow_cost: self.above_zero(&key("narrow_cost"), switch.narrow_cost)?,
+                tier: self.tier(&key("tier"), switch.tier)?,
             });
         }
         let mut pairs = BTreeSet::new();

@@ -30,5 +30,6 @@ pub mod run;
 pub mod show;
 pub mod status;
 pub mod store;
+pub mod tiers;
 pub mod unit;
 pub mod watch;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use tally_api::client::ConnectError;
 use tally_config::ConfigError;
 use tally_planner::check::{Fault, check};
-use tally_planner::{Algorithm, Options, Plan, Problem, examples, plan, replan};
+use tally_planner::{Algorithm, Options, Plan, Problem, Shape, examples, plan, replan, rules};
 use tally_program::Exit;
 
 /// Why a command failed.
@@ -51,7 +51,7 @@ pub enum Failure {
         /// Who made it.
         algorithm: String,
         /// What is wrong.
-        fault: Fault,
+        fault: String,
     },
     /// A job that the fleet does not have.
     #[error("job {found}: not in the fleet, which has {names}")]
@@ -228,7 +228,7 @@ fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let plan = plan(&problem, algorithm, &options)?;
         plans.push(Document::of(
             &problem,
-            &checked(&problem, plan)?,
+            &checked(&problem, plan, options.shape)?,
             fleet.unit,
         ));
     }
@@ -258,7 +258,7 @@ fn run_replan(
     let (document, running) = Document::load(before, &problem.topology)?;
     let names: Vec<_> = document.jobs.iter().map(|it| it.name.clone()).collect();
     let replanned = replan(problem, &running, &names, options)?;
-    let plan = checked(problem, replanned.plan)?;
+    let plan = checked(problem, replanned.plan, options.shape)?;
     let new = Document::of(problem, &plan, fleet.unit);
     if is_json {
         return print(&json(&new));
@@ -289,11 +289,11 @@ fn run_dry(arguments: &PlanArguments) -> Result<(), Failure> {
         None => (Vec::new(), Plan::none()),
     };
     let options = Options {
-        trees: 1,
+        shape: Shape::Fabric,
         ..Options::default()
     };
     let replanned = replan(&problem, &running, &names, &options)?;
-    let plan = checked(&problem, replanned.plan)?;
+    let plan = checked(&problem, replanned.plan, options.shape)?;
     let new = Document::of(&problem, &plan, fleet.unit);
     let prepared = apply::prepare((&fleet, &problem), location.path(), &plan);
     let outcome = runtime()?.block_on(prepared).map_err(failed)?.outcome(true);
@@ -526,8 +526,14 @@ fn compared(example: Example) -> Vec<Algorithm> {
 }
 
 /// No plan leaves without its check.
-fn checked(problem: &Problem, plan: Plan) -> Result<Plan, Failure> {
-    match check(problem, &plan) {
+fn checked(problem: &Problem, plan: Plan, shape: Shape) -> Result<Plan, Failure> {
+    let feasible = check(problem, &plan).map_err(|fault| fault.to_string());
+    let is_for_switches = plan.algorithm == Algorithm::Tally.name() && shape == Shape::Fabric;
+    let obeys = feasible.and_then(|()| match is_for_switches {
+        true => rules::check(problem, &plan).map_err(|broken| broken.to_string()),
+        false => Ok(()),
+    });
+    match obeys {
         Ok(()) => Ok(plan),
         Err(fault) => Err(Failure::Bug {
             algorithm: plan.algorithm,

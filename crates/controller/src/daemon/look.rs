@@ -8,6 +8,7 @@ use crate::remote::{Remote, RemoteError, target};
 use crate::watch::{Pair, Seen, Watch, pair};
 use std::time::Duration;
 use tally_api::client::{ConnectError, Target};
+use tally_schema::switch::report::FabricLinkReport;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -180,4 +181,10 @@ impl Ground for Seeing<'_> {
         let found = self.answers.iter().find(|(name, _)| *name == switch);
         found.map(|(_, at)| *at)
     }
+}
+
+/// The links that a switch reports; none if it does not answer.
+pub(super) fn fabric(remotes: &[Option<Remote>], at: usize) -> &[FabricLinkReport] {
+    let remote = remotes[at].as_ref();
+    remote.map_or(&[], |it| &it.report.fabric)
 }
