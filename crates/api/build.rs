@@ -3,11 +3,13 @@
 
 use std::error::Error;
 
-const PROTO: &str = "proto/control.proto";
+const PROTOS: [&str; 2] = ["proto/control.proto", "proto/fleet.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed={PROTO}");
-    let descriptors = protox::compile([PROTO], ["proto"])?;
+    for proto in PROTOS {
+        println!("cargo::rerun-if-changed={proto}");
+    }
+    let descriptors = protox::compile(PROTOS, ["proto"])?;
     tonic_prost_build::configure()
         .build_transport(false)
         .compile_fds(descriptors)?;

@@ -4,6 +4,7 @@ use crate::progress::Progress;
 use clap::{Args, Parser, Subcommand};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 use tally_agent::config::{DEFAULT_SOCKET, control_socket_of};
 use tally_agent::link::loss::{Direction, Loss};
 use tally_agent::{Arithmetic, Dtype, Op};
@@ -61,6 +62,7 @@ The configuration of an agent:
     "jobs": [{"id": 7, "key": "<32 to 128 hexadecimal digits>", "workers": 4}]
   }
 May be added: socket (/run/tally/agent/agent.sock), access.mode ("0660") and access.group of the socket,
+controller.addresses, .certificate, .key and .ca for `tally-agent join`,
 jobs[].priority, memory_mib that a process may share (16384), processes at a time (64), and
 payload_bytes, window and timeouts as for a worker: the first is the same at all agents of a job.
 The transport dpdk has the keys of a worker's; all processes share the port, and have UDP ports from
@@ -93,6 +95,12 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Show the state of the jobs of this host's agent.
     Status(StatusArgs),
+    /// Ask the fleet's controller for this host's place in a job, and let processes take part in it.
+    ///
+    /// The agent's configuration has the controllers (`controller`). The controller finds the tree
+    /// of switches, and tells number, key, and rank of the host. Waits until the switches are ready.
+    #[command(after_help = codes())]
+    Join(JoinArgs),
     /// Add, change, remove or list the jobs of the running agent.
     ///
     /// Processes that are served keep what they came with. What is changed here is not in the
@@ -325,6 +333,40 @@ impl ControlArgs {
         let beside = || control_socket_of(&self.socket);
         self.control.clone().unwrap_or_else(beside)
     }
+}
+
+/// A time in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse::<f64>().ok();
+    let time = number.and_then(|it| Duration::try_from_secs_f64(it).ok());
+    time.ok_or_else(|| "expected seconds, such as 2.5".to_owned())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
+    /// Name of the job in the fleet.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) job: String,
+    /// The agent's configuration file.
+    #[arg(long, value_name = "FILE", default_value = "/etc/tally/agent.json")]
+    pub(crate) config: PathBuf,
+    /// Ranks of each host, 1 to 64.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) ranks_per_host: u16,
+    /// Priority of collectives that have none of their own, 0 to 255.
+    #[arg(long)]
+    pub(crate) priority: Option<u8>,
+    /// Time for a controller to answer and for switches to be ready, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+    /// Output as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Output as variables for a shell and torchrun: TALLY_JOB, NNODES, NODE_RANK, NPROC_PER_NODE.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) env: bool,
 }
 
 #[derive(Debug, Args)]

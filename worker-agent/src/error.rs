@@ -42,6 +42,9 @@ pub enum AgentError {
     /// The running agent did not do what was asked.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// No controller told the host its place in a job.
+    #[error(transparent)]
+    Controller(#[from] ControllerError),
     /// Processes have not left in time. The agent stays drained.
     #[error(
         "{left} processes have not left; the agent refuses new ones (`tally-agent drain --cancel` ends that)"
@@ -109,6 +112,27 @@ pub enum AgentError {
     /// SIGINT or SIGTERM.
     #[error("interrupted; the other workers have been told")]
     Interrupted,
+}
+
+/// Why a host does not know its place in a job.
+#[derive(Debug, Error)]
+pub enum ControllerError {
+    /// A controller refuses, and would again.
+    #[error("the controller at {address} refuses: {why}")]
+    Refused {
+        /// Its address.
+        address: String,
+        /// Why.
+        why: String,
+    },
+    /// None has answered, or switches were not ready, in time.
+    #[error("no place in {seconds} s: {problem}")]
+    NoAnswer {
+        /// The last problem.
+        problem: String,
+        /// How long it was tried.
+        seconds: f64,
+    },
 }
 
 struct Also<'a>(&'a Option<String>);
@@ -221,9 +245,14 @@ impl AgentError {
             Self::Drain { .. } => Exit::Failure,
             Self::Config(_)
             | Self::Options(_)
+            | Self::Controller(ControllerError::Refused { .. })
             | Self::Control(ControlError::Refused(_) | ControlError::Denied(_)) => Exit::Usage,
             Self::Tensors(_) | Self::Report { .. } => Exit::File,
-            Self::Link(_) | Self::Local(_) | Self::Random(_) | Self::Control(_) => Exit::System,
+            Self::Link(_)
+            | Self::Local(_)
+            | Self::Random(_)
+            | Self::Control(_)
+            | Self::Controller(_) => Exit::System,
             Self::Join { .. } => Exit::Join,
             Self::Job { .. } | Self::Mismatch { .. } => Exit::Job,
             Self::Overflow { .. } => Exit::Overflow,

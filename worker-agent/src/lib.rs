@@ -37,7 +37,7 @@ pub mod session;
 pub mod tensors;
 
 pub use allreduce::{Observer, Op, Options, allreduce};
-pub use error::AgentError;
+pub use error::{AgentError, ControllerError};
 pub use ps::serve;
 pub use ring::{Summary, ring};
 pub use tally_schema::agent::config;

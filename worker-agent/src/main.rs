@@ -1,6 +1,7 @@
 //! `tally-agent`: the agent of a host, all-reduce from the command line, and the parameter server.
 
 mod cli;
+mod join;
 mod operator;
 mod progress;
 
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve(&args, log).map(done),
         Command::Status(args) => status(&args).map(done),
         Command::Doctor(args) => doctor(&args),
+        Command::Join(args) => join::join(&args, log).map(done),
         Command::Job(args) => operator::job(&args).map(done),
         Command::Reload(args) => operator::reload(&args).map(done),
         Command::Drain(args) => operator::drain(&args, log).map(done),

@@ -5,6 +5,7 @@
 
 use crate::ANSWER_BYTES_MAX;
 use crate::proto::control_client::ControlClient;
+use crate::proto::fleet::fleet_client::FleetClient;
 use crate::proto::view_client::ViewClient;
 use hyper_util::rt::TokioIo;
 use std::io::{self, ErrorKind};
@@ -34,7 +35,7 @@ pub enum Target {
     Tcp(TcpTarget),
 }
 
-/// A switch at a TCP port, and what it and its caller show each other.
+/// A switch or controller at a TCP port, and what it and its caller show each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpTarget {
     /// Host and port.
@@ -43,9 +44,9 @@ pub struct TcpTarget {
     pub certificate: PathBuf,
     /// The key of the certificate, PEM.
     pub key: PathBuf,
-    /// The authority of the switch's certificate, PEM.
+    /// The authority of its certificate, PEM.
     pub ca: PathBuf,
-    /// Name in the switch's certificate; by default the address's host.
+    /// Name in its certificate; by default the address's host.
     pub name: Option<String>,
 }
 
@@ -130,6 +131,15 @@ pub async fn connect(target: &Target) -> Result<Client, ConnectError> {
         view: ViewClient::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX),
         control: ControlClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),
     })
+}
+
+/// Connects to a controller.
+///
+/// # Errors
+/// Why it cannot be reached.
+pub async fn connect_controller(target: &TcpTarget) -> Result<FleetClient<Channel>, ConnectError> {
+    let channel = connect_tcp(target).await?;
+    Ok(FleetClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
 }
 
 /// Why a call failed: what the switch said, or why it said nothing.

@@ -4,6 +4,9 @@
 //! are gRPC over Unix sockets, and over TCP with mutual TLS. `docs/CONTROL.md` is the operator's
 //! side of it.
 //!
+//! `proto/fleet.proto` has the calls that hosts make to a controller, `tally.fleet.v1`, over TCP
+//! with mutual TLS.
+//!
 //! | module | for |
 //! |---|---|
 //! | [`proto`] | the calls |

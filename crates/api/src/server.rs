@@ -2,7 +2,8 @@
 //!
 //! [`Listener`]s are bound first, so that a path that cannot be is an error of the start. [`start`]
 //! then serves them on one thread with a runtime of its own. The daemon's handler implements
-//! `View` and `Control`; each of its calls gets the [`Caller`] with the request.
+//! `View` and `Control`; each of its calls gets the [`Caller`] with the request. [`start_fleet`] does
+//! the same for a controller and `Fleet`.
 //!
 //! A client that hangs costs a place among its user's connections until HTTP/2's pings find it
 //! silent, and nothing else: [`Limits`] bound connections, calls, and the time to the first call.
@@ -13,9 +14,11 @@ mod socket;
 pub use socket::{ListenError, Listener, Tls, UnixSocket};
 
 use crate::proto::control_server::{Control, ControlServer};
+use crate::proto::fleet::fleet_server::{Fleet, FleetServer};
 use crate::proto::view_server::{View, ViewServer};
 use crate::{ANSWER_BYTES_MAX, REQUEST_BYTES_MAX};
 use incoming::{Gate, Incoming};
+use rustls_pki_types::ServerName;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
@@ -28,10 +31,11 @@ use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, http};
 use tonic::server::NamedService;
-use tonic::transport::server::Server;
+use tonic::transport::server::{Server, TlsConnectInfo};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic::{Request, Status};
 use tower_service::Service;
+use webpki::EndEntityCert;
 
 /// Who may make which calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +116,21 @@ impl Caller {
             "{name} may look and not change; changes are for {allowed}"
         )))
     }
+
+    /// Whether the caller of a request has shown a certificate with this name.
+    pub fn has_name<T>(request: &Request<T>, name: &str) -> bool {
+        let tls = request.extensions().get::<TlsConnectInfo<Self>>();
+        let shown = tls.and_then(TlsConnectInfo::peer_certs);
+        // TLS has verified the first one with the others.
+        let Some(own) = shown.as_ref().and_then(|it| it.first()) else {
+            return false;
+        };
+        let Ok(name) = ServerName::try_from(name) else {
+            return false;
+        };
+        let certificate = EndEntityCert::try_from(own);
+        certificate.is_ok_and(|it| it.verify_is_valid_for_subject_name(&name).is_ok())
+    }
 }
 
 /// A running server. It ends when this is dropped, and its sockets are removed.
@@ -129,7 +148,7 @@ impl Drop for Running {
     }
 }
 
-/// Serves `handler` at all listeners, on a thread of this name.
+/// Serves a daemon's calls at all listeners, on a thread of this name.
 ///
 /// # Errors
 /// If there can be no thread or runtime, or TLS does not take a certificate.
@@ -139,10 +158,35 @@ pub fn start<H: View + Control>(
     handler: H,
     limits: Limits,
 ) -> io::Result<Running> {
+    serve(name, listeners, Services::new(handler), limits)
+}
+
+/// Serves the calls of hosts at all listeners, on a thread of this name.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_fleet<H: Fleet>(
+    name: &str,
+    listeners: Vec<Listener>,
+    handler: H,
+    limits: Limits,
+) -> io::Result<Running> {
+    let service = FleetServer::new(handler)
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .max_encoding_message_size(ANSWER_BYTES_MAX);
+    serve(name, listeners, service, limits)
+}
+
+fn serve<S>(name: &str, listeners: Vec<Listener>, service: S, limits: Limits) -> io::Result<Running>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+{
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let services = Services::new(handler);
+    let service = Called(service);
     let entered = runtime.enter();
     let mut servers = Vec::new();
     let mut held = Vec::new();
@@ -161,7 +205,7 @@ pub fn start<H: View + Control>(
             server = server.tls_config(tls).map_err(io::Error::other)?;
         }
         let incoming = Incoming::new(bound.accept()?, Gate::new(limits, allowed));
-        servers.push(server.serve_with_incoming(services.clone(), incoming));
+        servers.push(server.serve_with_incoming(service.clone(), incoming));
         held.push(bound);
     }
     drop(entered);
@@ -182,7 +226,28 @@ pub fn start<H: View + Control>(
     })
 }
 
-/// Both services.
+/// Notes that a connection has made a call.
+#[derive(Clone)]
+struct Called<S>(S);
+
+impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Called<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if let Some(caller) = request.extensions().get::<Caller>() {
+            caller.has_called.store(true, Ordering::Relaxed);
+        }
+        self.0.call(request)
+    }
+}
+
+/// Both services of a daemon.
 struct Services<H> {
     view: ViewServer<H>,
     control: ControlServer<H>,
@@ -221,9 +286,6 @@ impl<H: View + Control> Service<http::Request<Body>> for Services<H> {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if let Some(caller) = request.extensions().get::<Caller>() {
-            caller.has_called.store(true, Ordering::Relaxed);
-        }
         // `/package.Service/Method`. What neither knows, each says to be unimplemented.
         let service = request.uri().path().split('/').nth(1);
         if service == Some(ControlServer::<H>::NAME) {

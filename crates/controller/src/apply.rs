@@ -212,6 +212,12 @@ impl Wanted {
         }
     }
 
+    /// Whether switches report its tree.
+    pub(crate) fn is_made(&self, switches: &[Option<Remote>]) -> bool {
+        let roles: Roles = self.tree.roles.iter().cloned().collect();
+        !roles.is_empty() && now(switches, self.id) == roles
+    }
+
     /// A job of the fleet, by its index.
     pub(crate) fn of(fleet: &Fleet, at: usize, planned: &JobPlan, tree: JobTree) -> Self {
         let job = &fleet.jobs[at];
@@ -607,7 +613,8 @@ fn shown(role: Option<&Role>) -> String {
     role.map_or_else(|| "no such job".to_owned(), ToString::to_string)
 }
 
-fn digits(key: &tally_wire::Key) -> String {
+/// A key in hexadecimal digits.
+pub(crate) fn digits(key: &tally_wire::Key) -> String {
     key.as_bytes()
         .iter()
         .map(|it| format!("{it:02x}"))

@@ -3,6 +3,7 @@
 use crate::location::Location;
 use crate::store::{LOCK, Names, PLAN};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tally_planner::{Algorithm, Element, Options, Shape};
@@ -341,9 +342,43 @@ pub struct RunArguments {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
+    /// Time of one measurement of the switches' load, in seconds. After three that agree on another
+    /// capacity than the plan's, a plan is made with that
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0, value_parser = window)]
+    pub load_window: f64,
+
+    /// Address and port of metrics over HTTP (OpenMetrics). Everyone who reaches it may read them
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
+
+    /// Where hosts ask for their places in jobs
+    #[command(flatten)]
+    pub hosts: ListenArguments,
+
     /// Prints events as JSON, one a line
     #[arg(long)]
     pub json: bool,
+}
+
+/// A TCP port with mutual TLS.
+#[derive(Clone, Debug, Args)]
+pub struct ListenArguments {
+    /// Address and port at which hosts ask for their places in jobs (`tally-agent join`)
+    #[arg(long, value_name = "ADDRESS:PORT", requires_all = ["certificate", "key", "client_ca"])]
+    pub listen: Option<SocketAddr>,
+
+    /// Certificate of this controller for hosts, PEM
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub certificate: Option<PathBuf>,
+
+    /// Key of the certificate, PEM; no other user may read it
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub key: Option<PathBuf>,
+
+    /// Authority of the hosts' certificates, PEM. A host's certificate has its name in the fleet as
+    /// DNS name
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub client_ca: Option<PathBuf>,
 }
 
 impl RunArguments {
@@ -395,4 +430,10 @@ fn algorithm(name: &str) -> Result<Algorithm, String> {
         let names = Algorithm::ALL.map(Algorithm::name).join(", ");
         format!("expected one of {names}")
     })
+}
+
+fn window(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok();
+    let number = number.filter(|it| (0.1..=3600.0).contains(it));
+    number.ok_or_else(|| "expected 0.1 to 3600 seconds".to_owned())
 }

@@ -7,23 +7,30 @@
 //!
 //! A loop never ends the controller: an error is told and tried again.
 
+mod load;
 mod look;
+mod tell;
 
 use crate::apply::{self, ApplyError, Wanted, Work};
 use crate::args::RunArguments;
 use crate::document::Document;
 use crate::events::{ChangedJob, Event, Events, ms};
+use crate::figures::{self, Figures};
 use crate::fleet::Fleet;
+use crate::hosts::{self, Answers};
 use crate::moves::{self, State, Verdict};
 use crate::remote::Remote;
 use crate::roles::{self, JobTree};
 use crate::store::{Store, StoreError};
 use crate::tiers;
 use crate::watch::Watch;
+use load::Loads;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tally_api::server::ListenError;
 use tally_planner::check::check;
 use tally_planner::{Options, Plan, Problem, Shape, replan_holding, rules};
 use tally_schema::switch::report::JobPhase;
@@ -35,6 +42,12 @@ pub enum StartError {
     /// Where the fleet is.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Where hosts ask.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Where metrics are.
+    #[error("{0}")]
+    Metrics(io::Error),
     /// Time limits that do not fit.
     #[error(
         "--dead-after: found {} ms, expected at least two intervals ({} ms)",
@@ -66,12 +79,17 @@ pub async fn run(arguments: &RunArguments, stop: &AtomicBool) -> Result<(), Star
     }
     let events = Events {
         is_json: arguments.json,
+        figures: Figures::default(),
     };
+    let figures = events.figures.clone();
+    let metrics = arguments.metrics.map(|at| figures::serve(at, figures));
+    let _metrics = metrics.transpose().map_err(StartError::Metrics)?;
     let mut store = Store::open(&arguments.fleet, arguments.names()).await?;
     let mut leading = Leading::default();
+    let _hosts = hosts::serve(&arguments.hosts, leading.answers.clone())?;
     while !stop.load(Ordering::Relaxed) {
         let start = Instant::now();
-        leading.turn(arguments, events, &mut store).await;
+        leading.turn(arguments, &events, &mut store).await;
         while !stop.load(Ordering::Relaxed) && start.elapsed() < arguments.interval {
             let left = arguments.interval.saturating_sub(start.elapsed());
             sleep(NAP.min(left)).await;
@@ -86,6 +104,8 @@ pub async fn run(arguments: &RunArguments, stop: &AtomicBool) -> Result<(), Star
 #[derive(Default)]
 struct Leading {
     daemon: Option<Daemon>,
+    /// What hosts are told.
+    answers: Answers,
     /// The term, as it was told: `None` in it is standby.
     term: Option<Option<i64>>,
     /// Whether state is to be read as if it was another's.
@@ -95,7 +115,7 @@ struct Leading {
 }
 
 impl Leading {
-    async fn turn(&mut self, arguments: &RunArguments, events: Events, store: &mut Store) {
+    async fn turn(&mut self, arguments: &RunArguments, events: &Events, store: &mut Store) {
         let lead = store.lead().await;
         if let Ok(term) = lead
             && self.term != Some(term)
@@ -105,6 +125,8 @@ impl Leading {
                 events.say(&Event::Leader { holds });
                 self.is_new = true;
             } else {
+                self.answers
+                    .nothing(format!("another controller holds {holds}"));
                 events.say(&Event::Standby { holds });
                 self.daemon = None;
             }
@@ -126,6 +148,8 @@ impl Leading {
             (Ok(()), Some(_)) => events.say(&Event::StoreBack),
             (Err(error), lost) => {
                 let error = error.to_string();
+                // Another controller may have made other changes.
+                self.answers.nothing(error.as_str());
                 if lost.as_ref() != Some(&error) {
                     events.say(&Event::StoreLost {
                         error: error.clone(),
@@ -140,7 +164,7 @@ impl Leading {
     async fn lead(
         &mut self,
         arguments: &RunArguments,
-        events: Events,
+        events: &Events,
         store: &mut Store,
     ) -> Result<(), StoreError> {
         if self.is_new {
@@ -157,7 +181,8 @@ impl Leading {
             }
             (None, Some(Ok(fleet))) => {
                 let path = store.path().to_owned();
-                let mut daemon = Daemon::new(arguments, events, (fleet, path));
+                let told = (events.clone(), self.answers.clone());
+                let mut daemon = Daemon::new(arguments, told, (fleet, path));
                 daemon.follow_from(store.plan().await)?;
                 self.daemon = Some(daemon);
                 self.is_new = false;
@@ -214,11 +239,13 @@ struct Daemon {
     interval: Duration,
     dead_after: Duration,
     events: Events,
+    answers: Answers,
     fleet: Fleet,
     /// Where the fleet is, for errors and relative paths.
     path: PathBuf,
     start: Instant,
     watch: Watch,
+    loads: Loads,
     /// Switches that have answered in this turn.
     remotes: Vec<Option<Remote>>,
     /// The plan that switches follow, or are about to.
@@ -243,15 +270,21 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn new(arguments: &RunArguments, events: Events, (fleet, path): (Fleet, PathBuf)) -> Self {
+    fn new(
+        arguments: &RunArguments,
+        (events, answers): (Events, Answers),
+        (fleet, path): (Fleet, PathBuf),
+    ) -> Self {
         Self {
             interval: arguments.interval,
             dead_after: arguments.dead_after,
             events,
+            answers,
             fleet,
             path,
             start: Instant::now(),
             watch: Watch::new(arguments.dead_after, arguments.interval),
+            loads: Loads::new(Duration::from_secs_f64(arguments.load_window)),
             remotes: Vec::new(),
             document: None,
             planned: None,
@@ -302,6 +335,7 @@ impl Daemon {
         if !self.look().await {
             return;
         }
+        self.measure_loads(store).await;
         let states = self.states();
         let postponed = std::mem::take(&mut self.postponed);
         for (job, state) in self.fleet.jobs.iter().zip(&states) {
@@ -420,7 +454,7 @@ impl Daemon {
     /// Plans from the plan before. Jobs that run keep their trees while these are possible.
     fn plan(&mut self, states: &[State]) -> Result<(), String> {
         let start = Instant::now();
-        let mut fleet = look::effective(&self.fleet, &self.watch);
+        let mut fleet = self.with_shown(look::effective(&self.fleet, &self.watch));
         tiers::learn(&mut fleet, |at| look::fabric(&self.remotes, at));
         let problem = fleet.problem(&self.path).map_err(|it| it.to_string())?;
         let held = states.iter().enumerate();
@@ -500,6 +534,7 @@ impl Daemon {
         }
         wanted.extend(self.going());
         self.keep_plan(store, planned, &wanted).await?;
+        self.tell(planned, &wanted, &waits);
         let remotes = std::mem::take(&mut self.remotes);
         let work = Work::new(&planned.fleet, wanted, remotes, Vec::new());
         let mut work = work.map_err(|error| error.to_string())?;

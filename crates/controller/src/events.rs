@@ -1,6 +1,7 @@
 //! What a controller that runs says: one line for each event.
 
 use crate::changes::Reason;
+use crate::figures::Figures;
 use crate::outcome::JobOutcome;
 use crate::watch::Change;
 use serde::Serialize;
@@ -58,6 +59,19 @@ pub enum Event {
         moved: Vec<String>,
         /// Time to plan.
         ms: f64,
+    },
+    /// A switch can sum another rate of gradients than plans had.
+    Measured {
+        /// Its name.
+        switch: String,
+        /// What plans had.
+        planned: f64,
+        /// What it has shown.
+        capacity: f64,
+        /// Unit of both.
+        unit: String,
+        /// For how long it was so.
+        seconds: f64,
     },
     /// A job is left as it is.
     Waits {
@@ -155,6 +169,17 @@ impl fmt::Display for Event {
                     "plan: {jobs} jobs, other trees: {moved}; {ms:.0} ms; because: {reason}"
                 )
             }
+            Self::Measured {
+                switch,
+                planned,
+                capacity,
+                unit,
+                seconds,
+            } => write!(
+                f,
+                "switch {switch}: can sum {capacity:.3} {unit} by {seconds:.0} s of load, plans \
+                 had {planned:.3}"
+            ),
             Self::Waits { job, why } => write!(f, "job {job} waits: {why}"),
             Self::Changed { changes, jobs, ms } => {
                 let job = |it: &ChangedJob| format!("job {} {}: {}", it.name, it.reason, it.why);
@@ -183,15 +208,18 @@ struct Line<'a> {
 }
 
 /// Where events go: standard output.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Events {
     /// Whether they are JSON.
     pub is_json: bool,
+    /// What counts them.
+    pub figures: Figures,
 }
 
 impl Events {
     /// Says what happened. A reader that has gone is no reason to end.
-    pub fn say(self, event: &Event) {
+    pub fn say(&self, event: &Event) {
+        self.figures.count(event);
         let text = if self.is_json {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             let time_ms = now.unwrap_or_default().as_millis();

@@ -6,6 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use tally_config::ConfigError;
 use tally_planner as planner;
@@ -87,6 +88,9 @@ pub struct Switch {
     /// Name in its certificate, if it is not HOST.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
+    /// IPv4 address at which it takes gradients, for hosts that join a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
 }
 
 /// A cable between two switches.
@@ -328,6 +332,7 @@ impl Fleet {
             tier: it.tier,
             control: None,
             server_name: None,
+            address: None,
         });
         let links = topology.links.iter().map(|it| Link {
             between: [switch(it.a), switch(it.b)],

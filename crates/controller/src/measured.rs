@@ -42,6 +42,23 @@ impl Measured {
 }
 
 impl Capacities {
+    /// These, and of the other switches what was known before.
+    #[must_use]
+    pub fn over(&self, known: Option<&Self>) -> Self {
+        let mut all = self.clone();
+        for (name, it) in known.iter().flat_map(|it| &it.switches) {
+            let ratio = known.map_or(1.0, |it| it.unit.bits_per_second());
+            let ratio = ratio / self.unit.bits_per_second();
+            let it = Measured {
+                capacity: it.capacity * ratio,
+                rate: it.rate * ratio,
+                ..*it
+            };
+            all.switches.entry(name.clone()).or_insert(it);
+        }
+        all
+    }
+
     /// Reads a file.
     ///
     /// # Errors

@@ -128,6 +128,7 @@ impl Failure {
             Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
             Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
             Self::Start(StartError::DeadAfter { .. }) => Exit::Usage,
+            Self::Start(StartError::Listen(_) | StartError::Metrics(_)) => Exit::System,
             Self::Start(StartError::Store(error))
             | Self::Store(error)
             | Self::Stored(JobError::Store(error)) => exit_of_store(error),
@@ -542,7 +543,7 @@ fn checked(problem: &Problem, plan: Plan, shape: Shape) -> Result<Plan, Failure>
     }
 }
 
-fn json(value: &impl serde::Serialize) -> String {
+pub(crate) fn json(value: &impl serde::Serialize) -> String {
     // Types of ours, which have no map with other keys than text.
     let text = serde_json::to_string_pretty(value);
     text.expect("a value of ours is JSON") + "\n"

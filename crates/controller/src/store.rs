@@ -184,7 +184,7 @@ pub struct Names {
 /// State, for a controller that runs.
 pub enum Store {
     /// Files of one machine.
-    Files(Files),
+    Files(Box<Files>),
     /// Keys of etcd.
     Etcd(Box<EtcdStore>),
 }
@@ -204,7 +204,10 @@ impl Store {
     /// What cannot be used.
     pub async fn open(location: &Location, names: Names) -> Result<Self, StoreError> {
         match location {
-            Location::File(path) => Ok(Self::Files(Files::open(path, names.lock, names.plan)?)),
+            Location::File(path) => {
+                let files = Files::open(path, names.lock, names.plan)?;
+                Ok(Self::Files(Box::new(files)))
+            }
             Location::Etcd(it) => {
                 let etcd = Etcd::open(it).await?;
                 Ok(Self::Etcd(Box::new(EtcdStore {
@@ -307,6 +310,22 @@ impl Store {
                 true => Ok(()),
                 false => Err(StoreError::Led),
             },
+        }
+    }
+
+    /// Keeps what switches have shown, beside what was measured before. The fleet is another one
+    /// then. `false`: it is in a file that names no file for that.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn write_measured(&mut self, shown: &Capacities) -> Result<bool, StoreError> {
+        match self {
+            Self::Files(files) => files.write_measured(shown),
+            Self::Etcd(it) => {
+                let known = it.seen.as_ref().and_then(|it| it.measured.as_ref());
+                it.etcd.write_measured(&shown.over(known)).await?;
+                Ok(true)
+            }
         }
     }
 

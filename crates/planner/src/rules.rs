@@ -100,9 +100,8 @@ pub enum Broken {
 ///
 /// The first rule broken.
 pub fn check(problem: &Problem, plan: &Plan) -> Result<(), Broken> {
-    let jobs = plan.jobs.iter().enumerate();
-    jobs.map(|(job, planned)| check_job(problem, job, planned))
-        .collect()
+    let mut jobs = plan.jobs.iter().enumerate();
+    jobs.try_for_each(|(job, planned)| check_job(problem, job, planned))
 }
 
 /// Checks the plan of one job, which sums each gradient once, against the rules.

@@ -6,10 +6,12 @@
 //! | module | program |
 //! |---|---|
 //! | [`agent`] | `tally-agent` |
+//! | [`controller`] | `tally-controller` |
 //! | [`switch`] | `tally-switch` |
 //! | [`event`], [`metrics`] | all daemons |
 
 pub mod agent;
+pub mod controller;
 pub use agent::doctor;
 pub mod event;
 mod hex;

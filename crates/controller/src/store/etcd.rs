@@ -170,7 +170,7 @@ impl Etcd {
 
     fn value<T: DeserializeOwned>(&self, it: &KeyValue) -> Result<T, ConfigError> {
         let key = String::from_utf8_lossy(it.key());
-        tally_config::parse(&self.path().join(key.trim_start_matches('/')), it.value())
+        tally_config::parse(self.path().join(key.trim_start_matches('/')), it.value())
     }
 
     /// Writes measured capacities.

@@ -6,6 +6,7 @@ use crate::apply::{check_file, check_keys};
 use crate::document::Document;
 use crate::fleet::Fleet;
 use crate::lock::{self, Lock};
+use crate::measured::Capacities;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ pub struct Files {
     open: Option<File>,
     held: Option<Lock>,
     /// What was read, for the fleet that it had.
-    bytes: Vec<Option<Vec<u8>>>,
+    bytes: Bytes,
     fleet: Fleet,
     is_new: bool,
 }
@@ -92,6 +93,20 @@ impl Files {
         }))
     }
 
+    /// Writes what switches have shown, if the fleet names a file for it.
+    pub(super) fn write_measured(&self, shown: &Capacities) -> Result<bool, StoreError> {
+        let Some(file) = self.fleet.measured_file(&self.path) else {
+            return Ok(false);
+        };
+        let known = file.exists().then(|| Capacities::load(&file)).transpose()?;
+        // Types of ours, which have no map with other keys than text.
+        let text = serde_json::to_string_pretty(&shown.over(known.as_ref()));
+        let text = text.expect("capacities are JSON");
+        let written = tally_config::write_whole(&file, text + "\n");
+        let written = written.map_err(|error| StoreError::File { path: file, error });
+        written.map(|()| true)
+    }
+
     pub(super) fn plan(&self) -> Result<Option<Document>, ConfigError> {
         plan(&self.plan_path)
     }
@@ -116,8 +131,11 @@ pub(super) fn plan(path: &Path) -> Result<Option<Document>, ConfigError> {
     }
 }
 
+/// What is in files; `None` where there is none.
+type Bytes = Vec<Option<Vec<u8>>>;
+
 /// A fleet, and the bytes from which it was read.
-fn read(path: &Path) -> Result<(Vec<Option<Vec<u8>>>, Fleet), ConfigError> {
+fn read(path: &Path) -> Result<(Bytes, Fleet), ConfigError> {
     let (known, _) = Fleet::load_with_keys(path)?;
     let bytes = bytes(path, &known);
     // Read after these bytes: what is written meanwhile differs from them in the next look.
@@ -126,7 +144,7 @@ fn read(path: &Path) -> Result<(Vec<Option<Vec<u8>>>, Fleet), ConfigError> {
 }
 
 /// The file, and that of measured capacities.
-fn bytes(path: &Path, fleet: &Fleet) -> Vec<Option<Vec<u8>>> {
+fn bytes(path: &Path, fleet: &Fleet) -> Bytes {
     let measured = fleet.measured_file(path);
     let files = [Some(path.to_owned()), measured].into_iter().flatten();
     files.map(|file| std::fs::read(file).ok()).collect()

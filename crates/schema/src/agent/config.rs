@@ -6,11 +6,13 @@
 //! have the right type and make no sense.
 
 mod changes;
+mod controller;
 mod host;
 mod ranks;
 mod ring;
 
 pub use changes::Changes;
+pub use controller::AgentController;
 pub use host::{
     Access, AgentConfig, AgentJob, AgentPs, AgentTransport, Control, DEFAULT_SOCKET, Mode,
     control_socket_of,

@@ -1,7 +1,7 @@
 //! The workers and parameter servers of a fabric's jobs, each on a host of its own.
 
 use super::Fabric;
-use super::plan::{HostRole, SwitchId, job_id, key};
+use super::plan::{Host, HostRole, SwitchId, job_id, key};
 use crate::cluster::files::read_json;
 use crate::cluster::{Program, prefixed};
 use anyhow::{Context, Result, ensure};
@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use tally_schema::agent::config::{PsConfig, PsJob, SwitchAddress, WorkerConfig, WorkerJob};
+use tally_schema::agent::config::{
+    AgentConfig, AgentTransport, PsConfig, PsJob, SwitchAddress, WorkerConfig, WorkerJob,
+};
 use tally_schema::agent::report::Report as WorkerReport;
 
 impl Fabric {
@@ -82,6 +84,53 @@ impl Fabric {
         command.arg("--report").arg(report).args(arguments);
         self.add_loss(&mut command, host);
         Program::start(&name, command, &self.file(&format!("{name}.log")))
+    }
+
+    /// Starts the agent of a worker's host, which knows no job, in namespaces. `change` changes its
+    /// configuration, whose file is named as [`agent_file`](Self::agent_file) says.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_agent(
+        &self,
+        job: usize,
+        rank: u16,
+        change: impl FnOnce(&mut AgentConfig),
+    ) -> Result<Program> {
+        let host = self.plan.host(HostRole::Worker(job, rank));
+        let host = host.with_context(|| format!("job {job} has no rank {rank}"))?;
+        ensure!(
+            self.namespaces().is_some(),
+            "agents of hosts need the kernel's sockets"
+        );
+        let Host { ip, leaf, .. } = self.plan.hosts()[host];
+        let switch = SwitchAddress::new(self.plan.ip(self.plan.leaf(leaf)));
+        let transport = AgentTransport::Udp { bind: ip };
+        let mut config = AgentConfig {
+            socket: self.agent_file(job, rank, "sock"),
+            payload_bytes: self.spec.payload_bytes.into(),
+            window: self.spec.window,
+            timeouts: self.spec.timeouts,
+            ..AgentConfig::new(switch, transport, Vec::new())
+        };
+        change(&mut config);
+        let path = self.agent_file(job, rank, "json");
+        let name = format!("agent-{}", self.plan.host_name(host));
+        self.write(&format!("{name}.json"), &config)?;
+        let mut command = self.command_on(host, "tally-agent");
+        command.arg("serve").arg("--config").arg(path);
+        let log = self.agent_file(job, rank, "log");
+        let mut program = Program::start(&name, command, &log)?;
+        program.wait_until("it listens", Duration::from_secs(20), |log| {
+            log.contains("listening at")
+        })?;
+        Ok(program)
+    }
+
+    /// A file of the [agent](Self::start_agent) of a worker's host: `json`, `sock` or `log`.
+    #[must_use]
+    pub fn agent_file(&self, job: usize, rank: u16, end: &str) -> PathBuf {
+        self.file(&format!("agent-job{job}-worker{rank}.{end}"))
     }
 
     /// Every process draws its own numbers.

@@ -159,7 +159,7 @@ impl Site {
         namespaces.map_or_else(Vec::new, |it| it.switch_prefix(remote))
     }
 
-    /// An authority, and certificates of the switch and of the controller.
+    /// An authority, and certificates of the switch, of the controller, and of the hosts of job 0.
     pub fn make_certificates(&self) {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -167,9 +167,12 @@ impl Site {
         let certificate = params.self_signed(&key).unwrap();
         self.write("ca.crt", &certificate.pem());
         let issuer = rcgen::Issuer::new(params, key);
-        for name in ["switch", "client"] {
+        let hosts = (0..4).map(|rank| format!("job0-worker{rank}"));
+        let hosts = hosts.map(|name| (name.clone(), name));
+        let programs = ["switch", "client"].map(|it| (it.to_owned(), "localhost".to_owned()));
+        for (name, of) in programs.into_iter().chain(hosts) {
             let key = rcgen::KeyPair::generate().unwrap();
-            let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            let params = rcgen::CertificateParams::new(vec![of]).unwrap();
             let certificate = params.signed_by(&key, &issuer).unwrap();
             self.write(&format!("{name}.crt"), &certificate.pem());
             self.write(&format!("{name}.key"), &key.serialize_pem());

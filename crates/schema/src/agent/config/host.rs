@@ -3,9 +3,9 @@
 
 use super::ranks::{RANKS_PER_HOST_MAX, default_ranks_per_host, is_one};
 use super::{
-    AgentRing, Eal, PsConfig, PsJob, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob,
-    check_frames, check_jobs, check_parts, check_switch, check_workers, default_payload_bytes,
-    default_source_port, default_window, mac,
+    AgentController, AgentRing, Eal, PsConfig, PsJob, SwitchAddress, Timeouts, Transport,
+    WorkerConfig, WorkerJob, check_frames, check_jobs, check_parts, check_switch, check_workers,
+    default_payload_bytes, default_source_port, default_window, mac,
 };
 use crate::event::{LogSection, MetricsSection};
 use serde::de::{Deserializer, Error as _};
@@ -58,6 +58,9 @@ pub struct AgentConfig {
     /// A parameter server in the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ps: Option<AgentPs>,
+    /// Who tells this host its places in jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controller: Option<AgentController>,
     /// What the log writes, and how.
     #[serde(default, skip_serializing_if = "LogSection::is_default")]
     pub log: LogSection,
@@ -272,6 +275,7 @@ impl AgentConfig {
             processes: default_processes(),
             control: Control::default(),
             ps: None,
+            controller: None,
             log: LogSection::default(),
             metrics: None,
         }
@@ -293,6 +297,9 @@ impl AgentConfig {
     /// The first one found.
     pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
         check_switch(path, &self.switch)?;
+        self.controller
+            .as_ref()
+            .map_or(Ok(()), |it| it.check(path))?;
         check_jobs(path, "jobs", self.jobs.iter().map(|job| job.id))?;
         let ps_jobs = self.ps.iter().filter_map(|ps| ps.jobs.as_ref()).flatten();
         check_jobs(path, "ps.jobs", ps_jobs.map(|job| job.id))?;
@@ -490,7 +497,9 @@ mod tests {
             "timeouts": {"join_ms": 1, "stall_ms": 2, "linger_ms": 3},
             "memory_mib": 64, "processes": 8,
             "control": {"socket": "/tmp/agent.control", "group": "operators"},
-            "ps": {"jobs": [{"id": 9, "key": "000102030405060708090a0b0c0d0e0f"}]}
+            "ps": {"jobs": [{"id": 9, "key": "000102030405060708090a0b0c0d0e0f"}]},
+            "controller": {"addresses": ["a:1", "[::1]:2"], "certificate": "h.crt", "key": "h.key",
+                           "ca": "ca.crt", "server_name": "controller", "host": "h0"}
         }"#;
         let config: AgentConfig = round_trip(text);
         assert_eq!(config.access.mode, Mode(0o600));
@@ -548,6 +557,16 @@ mod tests {
                 "\"jobs\"",
                 "\"access\": {\"mode\": \"rw\"}, \"jobs\"",
                 "a.json: access.mode: found `rw`, expected octal digits such as \"0660\"",
+            ),
+            (
+                "\"jobs\"",
+                "\"controller\": {\"addresses\": [\"c0\"], \"certificate\": \"a\", \"key\": \"b\", \"ca\": \"c\"}, \"jobs\"",
+                "a.json: controller.addresses[0]: found c0, expected HOST:PORT",
+            ),
+            (
+                "\"jobs\"",
+                "\"controller\": {\"addresses\": [], \"certificate\": \"a\", \"key\": \"b\", \"ca\": \"c\"}, \"jobs\"",
+                "a.json: controller.addresses: found none, expected one HOST:PORT or more",
             ),
             (
                 "\"jobs\"",

@@ -1,0 +1,170 @@
+//! `join`: a host asks a controller for its place in a job, and gives the job to the running agent.
+
+use crate::cli::JoinArgs;
+use crate::print;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tally_agent::config::{AgentConfig, AgentController};
+use tally_agent::control::client::Client;
+use tally_agent::control::proto::Job;
+use tally_agent::log::Log;
+use tally_agent::{AgentError, ControllerError};
+use tally_api::client::{TcpTarget, connect_controller};
+use tally_api::proto::fleet::{JoinReply, JoinRequest};
+use tonic::{Code, Status};
+
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+/// Longest wait for one answer: another controller may have one.
+const ANSWER: Duration = Duration::from_secs(3);
+
+pub(crate) fn join(args: &JoinArgs, log: Log) -> Result<(), AgentError> {
+    let config = AgentConfig::load(&args.config)?;
+    let controller = config.controller.as_ref().ok_or_else(|| {
+        AgentError::Options(format!(
+            "{}: no `controller`, which says where to ask for places in jobs",
+            args.config.display()
+        ))
+    })?;
+    let request = JoinRequest {
+        job: args.job.clone(),
+        host: host(controller)?,
+    };
+    let place = ask(args, controller, &request, log)?;
+    check_switch(&config, &request.host, &place)?;
+    let each = u32::from(args.ranks_per_host);
+    let mut agent = Client::connect(&args.control.path())?;
+    let job = Job {
+        id: place.id,
+        key: place.key.clone(),
+        workers: place.workers * each,
+        priority: args.priority.map(u32::from),
+        ranks_per_host: Some(each),
+    };
+    // The job may be there, as it was in an earlier plan.
+    let is_there = agent.list_jobs()?.jobs.iter().any(|it| it.id == place.id);
+    if is_there {
+        agent.set_job(job, None)?;
+    } else {
+        agent.add_job(job, None)?;
+    }
+    print(&shown(args, &place))
+}
+
+fn shown(args: &JoinArgs, place: &JoinReply) -> String {
+    let JoinReply {
+        id,
+        workers,
+        rank,
+        switch,
+        version,
+        ..
+    } = place;
+    let job = &args.job;
+    let each = u32::from(args.ranks_per_host);
+    if args.env {
+        return format!(
+            "export TALLY_JOB={id} NNODES={workers} NODE_RANK={rank} NPROC_PER_NODE={each}\n"
+        );
+    }
+    if args.json {
+        // Names of jobs and switches have no character that JSON escapes.
+        return format!(
+            "{{\"name\": \"{job}\", \"job\": {id}, \"hosts\": {workers}, \"host_rank\": {rank}, \
+             \"ranks_per_host\": {each}, \"switch\": \"{switch}\", \"plan\": {version}}}\n"
+        );
+    }
+    let mut text = format!("job {job}: number {id}, host {rank} of {workers} at switch {switch}");
+    match (rank * each, (rank + 1) * each - 1) {
+        (first, last) if first == last => _ = writeln!(text, ", rank {first}"),
+        (first, last) => _ = writeln!(text, ", ranks {first} to {last}"),
+    }
+    text
+}
+
+/// This host's name in the fleet.
+fn host(controller: &AgentController) -> Result<String, AgentError> {
+    if let Some(host) = &controller.host {
+        return Ok(host.clone());
+    }
+    let read = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let host = read.map_err(|error| AgentError::Options(format!("the host's name: {error}")))?;
+    Ok(host.trim_end().to_owned())
+}
+
+/// Asks one controller after the other until one has an answer.
+fn ask(
+    args: &JoinArgs,
+    controller: &AgentController,
+    request: &JoinRequest,
+    log: Log,
+) -> Result<JoinReply, AgentError> {
+    let no_runtime = |error| AgentError::Options(format!("no runtime: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(no_runtime)?;
+    let folder = args.config.parent().unwrap_or(Path::new("."));
+    let until = Instant::now() + args.timeout;
+    let mut told = None;
+    loop {
+        let mut problem = String::new();
+        for address in &controller.addresses {
+            let target = TcpTarget {
+                address: address.clone(),
+                certificate: folder.join(&controller.certificate),
+                key: folder.join(&controller.key),
+                ca: folder.join(&controller.ca),
+                name: controller.server_name.clone(),
+            };
+            let asked = async {
+                let connected = connect_controller(&target).await;
+                let mut calls = connected.map_err(|error| Err(error.to_string()))?;
+                calls.join(request.clone()).await.map_err(Ok)
+            };
+            let answer = runtime.block_on(async { tokio::time::timeout(ANSWER, asked).await });
+            match answer {
+                Ok(Ok(place)) => return Ok(place.into_inner()),
+                Ok(Err(Ok(status))) if is_final(&status) => {
+                    let why = status.message().to_owned();
+                    let address = address.clone();
+                    return Err(ControllerError::Refused { address, why }.into());
+                }
+                Ok(Err(Ok(status))) => problem = format!("{address}: {}", status.message()),
+                Ok(Err(Err(error))) => problem = error,
+                Err(_) => problem = format!("{address}: no answer in {} s", ANSWER.as_secs()),
+            }
+        }
+        if Instant::now() >= until {
+            let seconds = args.timeout.as_secs_f64();
+            return Err(ControllerError::NoAnswer { problem, seconds }.into());
+        }
+        if told.as_ref() != Some(&problem) {
+            log.info(format_args!("waiting: {problem}"));
+            told = Some(problem);
+        }
+        std::thread::sleep(ASK_EVERY);
+    }
+}
+
+/// Whether waiting does not help.
+fn is_final(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::NotFound | Code::PermissionDenied | Code::InvalidArgument | Code::Unimplemented
+    )
+}
+
+/// A host whose agent is at another switch than the plan has it would wait for nothing.
+fn check_switch(config: &AgentConfig, host: &str, place: &JoinReply) -> Result<(), AgentError> {
+    let own = config.switch.address.to_string();
+    match &place.address {
+        Some(address) if *address != own => Err(AgentError::Options(format!(
+            "switch.address: found {own}, expected {address}: host {host} is at switch {} by the \
+             fleet",
+            place.switch
+        ))),
+        _ => Ok(()),
+    }
+}
