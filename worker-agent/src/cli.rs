@@ -364,7 +364,8 @@ pub(crate) struct JoinArgs {
     /// Output as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Output as variables for a shell and torchrun: TALLY_JOB, NNODES, NODE_RANK, NPROC_PER_NODE.
+    /// Output as variables for a shell and torchrun: TALLY_JOB, NNODES, NODE_RANK,
+    /// NPROC_PER_NODE, and MASTER_ADDR, which is the name of the host with rank 0.
     #[arg(long, conflicts_with = "json")]
     pub(crate) env: bool,
 }

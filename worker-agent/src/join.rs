@@ -59,20 +59,23 @@ fn shown(args: &JoinArgs, place: &JoinReply) -> String {
         rank,
         switch,
         version,
+        first_host,
         ..
     } = place;
     let job = &args.job;
     let each = u32::from(args.ranks_per_host);
     if args.env {
         return format!(
-            "export TALLY_JOB={id} NNODES={workers} NODE_RANK={rank} NPROC_PER_NODE={each}\n"
+            "export TALLY_JOB={id} NNODES={workers} NODE_RANK={rank} NPROC_PER_NODE={each} \
+             MASTER_ADDR={first_host}\n"
         );
     }
     if args.json {
         // Names of jobs and switches have no character that JSON escapes.
         return format!(
             "{{\"name\": \"{job}\", \"job\": {id}, \"hosts\": {workers}, \"host_rank\": {rank}, \
-             \"ranks_per_host\": {each}, \"switch\": \"{switch}\", \"plan\": {version}}}\n"
+             \"ranks_per_host\": {each}, \"switch\": \"{switch}\", \"first_host\": \"{first_host}\", \
+             \"plan\": {version}}}\n"
         );
     }
     let mut text = format!("job {job}: number {id}, host {rank} of {workers} at switch {switch}");

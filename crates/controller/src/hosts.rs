@@ -7,7 +7,7 @@
 use crate::apply::digits;
 use crate::args::ListenArguments;
 use crate::fleet;
-use crate::roles::JobTree;
+use crate::roles::{self, JobTree};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,6 +105,8 @@ pub fn places(
     tree: &JobTree,
     version: u64,
 ) -> BTreeMap<String, JoinReply> {
+    let name = |worker: &roles::Worker| fleet.hosts[worker.host].name.clone();
+    let first = tree.workers.first().map(name).unwrap_or_default();
     let places = tree.workers.iter().map(|worker| {
         let switch = &fleet.switches[worker.switch];
         let place = JoinReply {
@@ -115,8 +117,9 @@ pub fn places(
             switch: switch.name.clone(),
             address: switch.address.map(|it| it.to_string()),
             version,
+            first_host: first.clone(),
         };
-        (fleet.hosts[worker.host].name.clone(), place)
+        (name(worker), place)
     });
     places.collect()
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tally_engine::metrics::{Kind, Metric};
 use tally_schema::agent::metrics::{agent_rows, ps_rows};
+use tally_schema::controller::controller_rows;
 use tally_schema::switch::report::{STATES, TABLE};
 
 fn root() -> PathBuf {
@@ -23,6 +24,7 @@ fn rows() -> Vec<&'static Metric> {
         .chain(states)
         .chain(agent_rows())
         .chain(ps_rows())
+        .chain(controller_rows())
         .collect()
 }
 
@@ -73,9 +75,10 @@ fn no_two_programs_have_a_series_in_common() {
 }
 
 #[test]
-fn monitoring_md_has_the_rows_of_agents_and_parameter_servers() {
+fn monitoring_md_has_the_rows_of_all_but_switches() {
     let mut table = "| series | kind | labels | counts |\n|---|---|---|---|\n".to_owned();
-    for row in agent_rows().into_iter().chain(ps_rows()) {
+    let all = agent_rows().into_iter().chain(ps_rows());
+    for row in all.chain(controller_rows()) {
         let suffix = if row.kind == Kind::Counter {
             "_total"
         } else {

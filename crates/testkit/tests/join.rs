@@ -154,12 +154,12 @@ fn hosts_join_a_job_by_its_name() {
     let env = done(&joined(&site, 1, &["--job", "job0", "--env"]));
     assert_eq!(
         env,
-        "export TALLY_JOB=7 NNODES=4 NODE_RANK=1 NPROC_PER_NODE=1\n"
+        "export TALLY_JOB=7 NNODES=4 NODE_RANK=1 NPROC_PER_NODE=1 MASTER_ADDR=job0-worker0\n"
     );
     let json = done(&joined(&site, 2, &["--job", "job0", "--json"]));
     for word in [
         r#""job": 7, "hosts": 4, "host_rank": 2"#,
-        r#""switch": "leaf2", "plan": 1"#,
+        r#""switch": "leaf2", "first_host": "job0-worker0", "plan": 1"#,
     ] {
         assert!(json.contains(word), "{word}: {json}");
     }
