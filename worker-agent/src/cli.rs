@@ -95,10 +95,10 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Show the state of the jobs of this host's agent.
     Status(StatusArgs),
-    /// Ask the fleet's controller for this host's place in a job, and let processes take part in it.
+    /// Ask the fleet's controller for this host's place in a job, and let processes take part.
     ///
     /// The agent's configuration has the controllers (`controller`). The controller finds the tree
-    /// of switches, and tells number, key, and rank of the host. Waits until the switches are ready.
+    /// of switches; the host learns number, key and its rank. Waits until the switches are ready.
     #[command(after_help = codes())]
     Join(JoinArgs),
     /// Add, change, remove or list the jobs of the running agent.

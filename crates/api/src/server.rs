@@ -2,8 +2,8 @@
 //!
 //! [`Listener`]s are bound first, so that a path that cannot be is an error of the start. [`start`]
 //! then serves them on one thread with a runtime of its own. The daemon's handler implements
-//! `View` and `Control`; each of its calls gets the [`Caller`] with the request. [`start_fleet`] does
-//! the same for a controller and `Fleet`.
+//! `View` and `Control`; each of its calls gets the [`Caller`] with the request.
+//! [`start_fleet`] does the same for a controller and `Fleet`.
 //!
 //! A client that hangs costs a place among its user's connections until HTTP/2's pings find it
 //! silent, and nothing else: [`Limits`] bound connections, calls, and the time to the first call.

@@ -9,7 +9,7 @@
 
 mod load;
 mod look;
-mod tell;
+mod notify;
 
 use crate::apply::{self, ApplyError, Wanted, Work};
 use crate::args::RunArguments;
@@ -534,7 +534,7 @@ impl Daemon {
         }
         wanted.extend(self.going());
         self.keep_plan(store, planned, &wanted).await?;
-        self.tell(planned, &wanted, &waits);
+        self.notify(planned, &wanted, &waits);
         let remotes = std::mem::take(&mut self.remotes);
         let work = Work::new(&planned.fleet, wanted, remotes, Vec::new());
         let mut work = work.map_err(|error| error.to_string())?;
@@ -677,7 +677,7 @@ impl Daemon {
         let written = store.write_plan(&document).await;
         self.is_plan_written = written.is_ok();
         if store.must_keep() {
-            // What is not kept is not begun.
+            // Another machine cannot finish what it cannot read.
             written.map_err(|error| error.to_string())?;
             self.document = Some(document);
             return Ok(());

@@ -8,6 +8,7 @@ use serde::Serialize;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tally_schema::controller::ControllerReport;
 
 /// An event.
 #[derive(Clone, Debug, Serialize)]
@@ -219,7 +220,7 @@ pub struct Events {
 impl Events {
     /// Says what happened. A reader that has gone is no reason to end.
     pub fn say(&self, event: &Event) {
-        self.figures.count(event);
+        self.figures.change(|report| count(report, event));
         let text = if self.is_json {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             let time_ms = now.unwrap_or_default().as_millis();
@@ -230,6 +231,37 @@ impl Events {
         };
         let mut out = io::stdout().lock();
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    }
+}
+
+fn count(report: &mut ControllerReport, event: &Event) {
+    let figures = &mut report.figures;
+    match event {
+        Event::Leader { .. } => figures.leads = 1,
+        Event::Standby { .. } => {
+            figures.leads = 0;
+            // The leader knows these.
+            (report.switches, report.jobs) = (Vec::new(), Vec::new());
+        }
+        Event::StoreLost { .. } => {
+            figures.store_answers = 0;
+            figures.errors += 1;
+        }
+        Event::StoreBack => figures.store_answers = 1,
+        Event::Plan { ms, .. } => {
+            figures.plans += 1;
+            figures.plan_ms = *ms;
+        }
+        Event::Changed { changes, ms, .. } => {
+            figures.changes += *changes as u64;
+            figures.change_ms = *ms;
+        }
+        Event::Error { .. } | Event::FleetRefused { .. } => figures.errors += 1,
+        Event::Seen { .. }
+        | Event::Fleet { .. }
+        | Event::Waits { .. }
+        | Event::Measured { .. }
+        | Event::Ends => {}
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a controller counts, over HTTP as OpenMetrics (`--metrics`).
 
-use crate::events::Event;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,37 +35,9 @@ impl Figures {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an event.
-    pub fn count(&self, event: &Event) {
-        let mut report = self.lock();
-        let figures = &mut report.figures;
-        match event {
-            Event::Leader { .. } => figures.leads = 1,
-            Event::Standby { .. } => {
-                figures.leads = 0;
-                // The leader knows these.
-                (report.switches, report.jobs) = (Vec::new(), Vec::new());
-            }
-            Event::StoreLost { .. } => {
-                figures.store_answers = 0;
-                figures.errors += 1;
-            }
-            Event::StoreBack => figures.store_answers = 1,
-            Event::Plan { ms, .. } => {
-                figures.plans += 1;
-                figures.plan_ms = *ms;
-            }
-            Event::Changed { changes, ms, .. } => {
-                figures.changes += *changes as u64;
-                figures.change_ms = *ms;
-            }
-            Event::Error { .. } | Event::FleetRefused { .. } => figures.errors += 1,
-            Event::Seen { .. }
-            | Event::Fleet { .. }
-            | Event::Waits { .. }
-            | Event::Measured { .. }
-            | Event::Ends => {}
-        }
+    /// Changes them.
+    pub fn change(&self, change: impl FnOnce(&mut ControllerReport)) {
+        change(&mut self.lock());
     }
 
     /// Takes what the leader has seen.
@@ -90,7 +61,8 @@ impl Source for Figures {
         report.figures.seconds = self.start.elapsed().as_secs_f64();
         Some(Snapshot {
             families: report.families(),
-            json: crate::run::json(&report),
+            // Types of ours, which have no map with other keys than text.
+            json: serde_json::to_string_pretty(&report).expect("figures are JSON"),
         })
     }
 }

@@ -543,7 +543,7 @@ fn checked(problem: &Problem, plan: Plan, shape: Shape) -> Result<Plan, Failure>
     }
 }
 
-pub(crate) fn json(value: &impl serde::Serialize) -> String {
+fn json(value: &impl serde::Serialize) -> String {
     // Types of ours, which have no map with other keys than text.
     let text = serde_json::to_string_pretty(value);
     text.expect("a value of ours is JSON") + "\n"

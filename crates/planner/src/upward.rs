@@ -1,8 +1,8 @@
 //! Trees that lead up, each switch of which sums all that it gets (`rules.rs`).
 //!
 //! A root is a switch to which ways up lead from all switches with workers of a job. Each link of
-//! such a tree has one stream, whatever is below it. So the price of a tree is that of its links,
-//! and of the members of each switch with two or more.
+//! such a tree has one stream, and all below it is in that. So the price of a tree is that of its
+//! links, and of the members of each switch with two or more.
 //!
 //! Where each switch has one way up to the root, as in leaf-spine networks and fat-trees, one tree
 //! leads to it. Else the cheapest one is a Steiner arborescence, sought by local search: a switch

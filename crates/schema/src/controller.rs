@@ -25,7 +25,7 @@ metrics! {
         pub changes: u64 = counter "controller_switch_changes";
         /// Time from an event to the end of the changes that it led to, of the last ones.
         pub change_ms: f64 = gauge "controller_reaction_seconds" in Seconds / 1e3;
-        /// Errors: a pass over the switches that failed, state that cannot be read, a fleet refused.
+        /// Errors: a pass over switches that failed, state that cannot be read, a refused fleet.
         pub errors: u64 = counter "controller_errors";
         /// Links of switches that are down.
         pub links_down: u64 = gauge "controller_links_down";

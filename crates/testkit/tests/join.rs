@@ -29,11 +29,24 @@ const RANKS: u16 = 4;
 /// agent over a Unix socket, which namespaces share.
 const LISTEN: &str = "127.0.0.1:31400";
 
+/// Where the controller's metrics are.
+const METRICS: &str = "127.0.0.1:31401";
+
+/// The controller's metrics, from its namespace.
+fn metrics(site: &Site) -> String {
+    let (host, port) = METRICS.split_once(':').unwrap();
+    let get = r"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n";
+    let script = format!("exec 3<>/dev/tcp/{host}/{port}; printf '{get}' >&3; cat <&3");
+    let mut command = prefixed(&site.prefix(), Path::new("bash"));
+    let output = command.args(["-c", &script]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
 fn agents(site: &Site) -> Vec<Program> {
     let start = |rank| {
         site.0.start_agent(0, rank, |config| {
             config.controller = Some(AgentController {
-                // Nobody listens at the first.
+                // The first has no listener.
                 addresses: vec!["127.0.0.1:31399".to_owned(), LISTEN.to_owned()],
                 certificate: format!("job0-worker{rank}.crt").into(),
                 key: format!("job0-worker{rank}.key").into(),
@@ -137,7 +150,8 @@ fn hosts_join_a_job_by_its_name() {
         "--certificate",
         &certificate,
     ];
-    let arguments = [&arguments[..], &["--key", &key, "--client-ca", &ca]].concat();
+    let tls = ["--key", &key, "--client-ca", &ca, "--metrics", METRICS];
+    let arguments = [&arguments[..], &tls].concat();
     let controller = Controller::start(&site, "controller", &arguments);
     let first = done(&first.wait_with_output().unwrap());
     assert_eq!(
@@ -149,6 +163,16 @@ fn hosts_join_a_job_by_its_name() {
         1,
         "a host knew its place too early"
     );
+
+    let metrics = metrics(&site);
+    for line in [
+        "tally_controller_leader 1",
+        r#"tally_controller_job_ready{job_name="job0"} 1"#,
+        r#"tally_controller_switch_up{switch="leaf2"} 1"#,
+        "tally_controller_plans_total 1",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
 
     // The others: as variables, as JSON, and with another host's words in the way.
     let env = done(&joined(&site, 1, &["--job", "job0", "--env"]));

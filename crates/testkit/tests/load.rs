@@ -11,7 +11,8 @@ mod common;
 use common::{alone, programs};
 use simd_json::OwnedValue;
 use simd_json::prelude::*;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -294,23 +295,19 @@ fn a_switch_that_never_rests_survives_that_its_peers_go() {
     }
 }
 
-/// `tally-controller capacity` sees what the load says that the switch sums, and a plan has it.
-#[test]
-fn a_full_switch_shows_what_it_can_sum() {
-    let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("control.sock");
+/// A switch with a control socket, and a fleet of it that says it sums next to nothing.
+fn stage_of_a_fleet(folder: &Path, jobs_of_fleet: &str) -> (Stage, PathBuf) {
+    let socket = folder.join("control.sock");
     let control = format!(
         r#", "name": "leaf", "control": {{ "socket": "{}" }}"#,
         socket.display()
     );
     let stage = Stage::new(3, &jobs(&[2]), &control);
-    let _switch = stage.switch();
     let host = |name| format!(r#"{{ "name": "{name}", "switch": "leaf", "rate": 1000000 }}"#);
     let fleet = format!(
         r#"{{ "unit": "Mbit/s", "measured": "measured.json", "hosts": [{}, {}], "servers": [{}],
              "switches": [{{ "name": "leaf", "capacity": 1, "control": "{}" }}],
-             "jobs": [{{ "name": "job", "workers": ["a", "b"], "bytes": 1000 }}] }}"#,
+             "jobs": [{jobs_of_fleet}] }}"#,
         host("a"),
         host("b"),
         host("ps"),
@@ -318,6 +315,71 @@ fn a_full_switch_shows_what_it_can_sum() {
     );
     let file = stage.file("fleet.json");
     std::fs::write(&file, fleet).unwrap();
+    (stage, file)
+}
+
+/// Mbit/s of gradients that a load of two workers brought.
+fn sums(load: Child) -> f64 {
+    let mut report = load.wait_with_output().unwrap().stdout;
+    let report = simd_json::to_owned_value(&mut report).unwrap();
+    let fragments = report["results"]["all"]["fragments_per_s"].cast_f64();
+    2.0 * fragments.unwrap() * 1024.0 * 8.0 / 1e6
+}
+
+/// A controller that runs measures a loaded switch three times, keeps that, and plans with it.
+#[test]
+fn a_controller_that_runs_learns_what_a_switch_can_sum() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let (stage, file) = stage_of_a_fleet(folder.path(), "");
+    let _switch = stage.switch();
+    let measured = stage.file("measured.json");
+    let none = r#"{ "unit": "Mbit/s", "switches": {} }"#;
+    std::fs::write(&measured, none).unwrap();
+    let mut load = stage.command(&["--seconds", "8", "--warm-up", "0.5"]);
+    let load = load.stdout(Stdio::piped()).spawn().unwrap();
+    let mut command = Command::new(programs().join("tally-controller"));
+    command
+        .arg("run")
+        .arg(&file)
+        .args(["--json", "--load-window", "0.8"]);
+    let mut controller = command.stdout(Stdio::piped()).spawn().unwrap();
+    let shown = || std::fs::read_to_string(&measured).unwrap();
+    let start = Instant::now();
+    while !shown().contains("leaf") && start.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let sums = sums(load);
+    // It reads its file again.
+    std::thread::sleep(Duration::from_secs(1));
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(controller.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let mut events = String::new();
+    controller
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut events)
+        .unwrap();
+    assert!(controller.wait().unwrap().success());
+    let shown = simd_json::to_owned_value(&mut shown().into_bytes()).unwrap();
+    let rate = shown["switches"]["leaf"]["rate"].cast_f64().unwrap();
+    assert!((0.5..2.0).contains(&(rate / sums)), "{sums}: {shown}");
+    let (_, after) = events
+        .split_once(r#""event":"measured","switch":"leaf","planned":1.0"#)
+        .unwrap();
+    assert!(after.contains(r#""event":"fleet""#), "{events}");
+    assert!(after.contains(r#""event":"plan""#), "{events}");
+}
+
+/// `tally-controller capacity` sees what the load says that the switch sums, and a plan has it.
+#[test]
+fn a_full_switch_shows_what_it_can_sum() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let job = r#"{ "name": "job", "workers": ["a", "b"], "bytes": 1000 }"#;
+    let (stage, file) = stage_of_a_fleet(folder.path(), job);
+    let _switch = stage.switch();
     let controller = |arguments: &[&str]| {
         let mut command = Command::new(programs().join("tally-controller"));
         let command = command.arg(arguments[0]).arg(&file).args(&arguments[1..]);
@@ -330,10 +392,7 @@ fn a_full_switch_shows_what_it_can_sum() {
     let load = load.stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
     let measured = controller(&["capacity", "--seconds", "2", "--write", "--json"]);
-    let mut report = load.wait_with_output().unwrap().stdout;
-    let report = simd_json::to_owned_value(&mut report).unwrap();
-    let fragments = report["results"]["all"]["fragments_per_s"].cast_f64();
-    let sums = 2.0 * fragments.unwrap() * 1024.0 * 8.0 / 1e6;
+    let sums = sums(load);
     let leaf = &measured["switches"]["leaf"];
     let [rate, capacity, busy] =
         ["rate", "capacity", "busy"].map(|it| leaf[it].cast_f64().unwrap());

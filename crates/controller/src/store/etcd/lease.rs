@@ -29,12 +29,12 @@ pub(super) struct Lease {
     client: Client,
     way: Way,
     time: Duration,
-    kept: Option<Kept>,
+    kept: Option<Held>,
     /// One that has ended here, and perhaps not in etcd.
     ended: Option<i64>,
 }
 
-struct Kept {
+struct Held {
     id: i64,
     /// It lives until then for certain. `None`: etcd has ended it.
     until: Arc<Mutex<Option<Instant>>>,
@@ -43,7 +43,7 @@ struct Kept {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Kept {
+impl Drop for Held {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -65,7 +65,7 @@ impl Lease {
 
     /// The number of a lease that lives.
     pub(super) async fn alive(&mut self) -> Result<i64, Error> {
-        let is_alive = |kept: &Kept| {
+        let is_alive = |kept: &Held| {
             let until = *kept.until.lock().expect("no holder panics");
             until.is_some_and(|until| Instant::now() < until)
         };
@@ -104,7 +104,7 @@ impl Lease {
 /// Keeps a lease until it is dropped, or etcd has ended it.
 ///
 /// The thread has a connection of its own: one of the other runtime stands still while that plans.
-fn keep(way: Way, id: i64, until: Instant, time: Duration) -> Result<Kept, Error> {
+fn keep(way: Way, id: i64, until: Instant, time: Duration) -> Result<Held, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -135,7 +135,7 @@ fn keep(way: Way, id: i64, until: Instant, time: Duration) -> Result<Kept, Error
         }
     };
     let thread = std::thread::Builder::new().name("lease".to_owned());
-    Ok(Kept {
+    Ok(Held {
         id,
         until,
         stop: Some(stop),

@@ -126,6 +126,8 @@ fn every_set_of_metrics_is_in_the_table() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 sources(&path, out);
+            } else if path.ends_with("schema/src/controller.rs") {
+                // A controller has rows of its own.
             } else if path.extension().is_some_and(|e| e == "rs") {
                 out.push_str(&std::fs::read_to_string(path).unwrap());
             }

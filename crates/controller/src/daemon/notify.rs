@@ -9,7 +9,7 @@ use tally_schema::controller::{JobFigures, SwitchFigures};
 
 impl Daemon {
     /// Tells the places of hosts in the jobs whose trees switches have reported, and figures.
-    pub(super) fn tell(
+    pub(super) fn notify(
         &self,
         planned: &Planned,
         wanted: &[Wanted],
