@@ -6,8 +6,8 @@
 //! [`changes`] the order of changes; both without I/O. [`apply`] makes the changes at the switches
 //! of [`remote`]; [`capacity`] measures these. [`daemon`] does all that again and again: [`watch`]
 //! says what is down, [`moves`] which jobs may change. [`store`] is where fleet and plan are, in
-//! files or in etcd; [`hosts`] answers hosts that join a job. Definitions: docs/PLANNING.md, and for
-//! running switches docs/CONTROLLER.md.
+//! files or in etcd; [`hosts`] answers hosts that join a job. Definitions: docs/PLANNING.md,
+//! docs/CONTROLLER.md.
 
 pub mod apply;
 pub mod args;
