@@ -147,7 +147,7 @@ impl Failure {
 const fn exit_of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::Config(ConfigError::Read { .. }) | StoreError::File { .. } => Exit::File,
-        StoreError::Config(_) => Exit::Usage,
+        StoreError::Config(_) | StoreError::HalfIdentity => Exit::Usage,
         StoreError::Unreachable { .. } => Exit::System,
         StoreError::Refused { .. } | StoreError::NoFleet { .. } | StoreError::Led => Exit::Failure,
     }

@@ -55,6 +55,9 @@ pub enum StoreError {
         /// The location.
         location: PathBuf,
     },
+    /// A certificate without its key, or the other way round.
+    #[error("ETCDCTL_CERT and ETCDCTL_KEY: one of them is set, expected both or none")]
+    HalfIdentity,
     /// Another controller has taken the lead.
     #[error("another controller has taken the lead")]
     Led,

@@ -239,3 +239,109 @@ fn controllers_with_their_state_in_etcd_finish_what_one_began() {
     let lost = site.call(&["show", "plan", FLEET]);
     site.refused(&lost, 4, &["etcd does not answer"]);
 }
+
+/// Where an etcd with TLS listens, and its peers.
+const WITH_TLS: [&str; 2] = ["https://127.0.0.1:23790", "https://127.0.0.1:23800"];
+
+#[test]
+fn etcd_is_reached_over_tls_with_a_certificate() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap();
+    std::fs::write(file("ca.crt"), certificate.pem()).unwrap();
+    let issuer = rcgen::Issuer::new(params, key);
+    for name in ["server", "client"] {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let names = vec!["127.0.0.1".to_owned()];
+        let params = rcgen::CertificateParams::new(names).unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        std::fs::write(file(&format!("{name}.crt")), certificate.pem()).unwrap();
+        std::fs::write(file(&format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+    let [clients, peers] = WITH_TLS;
+    let mut command = Command::new("etcd");
+    command.args(["--data-dir", &file("data"), "--log-level", "error"]);
+    command.args([
+        "--listen-client-urls",
+        clients,
+        "--advertise-client-urls",
+        clients,
+    ]);
+    command.args(["--listen-peer-urls", peers, "--peer-auto-tls"]);
+    command.args(["--initial-advertise-peer-urls", peers]);
+    command.args(["--initial-cluster", &format!("default={peers}")]);
+    command.args([
+        "--cert-file",
+        &file("server.crt"),
+        "--key-file",
+        &file("server.key"),
+    ]);
+    command.args(["--client-cert-auth", "--trusted-ca-file", &file("ca.crt")]);
+    command
+        .args(["--logger", "zap"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let Ok(child) = command.spawn() else {
+        println!("SKIPPED: no etcd is installed");
+        return;
+    };
+    let _etcd = Etcd { child };
+    let fleet = "etcd://127.0.0.1:23790/tls";
+    let call = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut command = Command::new(common::programs().join("tally-controller"));
+        command.args(arguments);
+        for (name, value) in variables {
+            command.env(name, file(value));
+        }
+        let output = command.output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), text)
+    };
+    let ca = ("ETCDCTL_CACERT", "ca.crt");
+    let whole = [
+        ca,
+        ("ETCDCTL_CERT", "client.crt"),
+        ("ETCDCTL_KEY", "client.key"),
+    ];
+    let (code, example) = call(&[], &["example", "grid-fig1"]);
+    assert_eq!(code, Some(0), "{example}");
+    let path = file("fleet.json");
+    std::fs::write(&path, with_keys(&example)).unwrap();
+    let until = Instant::now() + LONG;
+    loop {
+        let (code, text) = call(&whole, &["import", &path, fleet]);
+        if code == Some(0) {
+            break;
+        }
+        assert!(Instant::now() < until, "{text}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (code, text) = call(&whole, &["show", "topology", fleet]);
+    assert_eq!(code, Some(0), "{text}");
+    // Without TLS, without a certificate, and with half of one.
+    for (variables, want, words) in [
+        (&[][..], 4, "etcd does not answer"),
+        (&whole[..1], 4, "etcd does not answer"),
+        (
+            &whole[..2],
+            2,
+            "ETCDCTL_CERT and ETCDCTL_KEY: one of them is set",
+        ),
+    ] {
+        let (code, text) = call(variables, &["show", "topology", fleet]);
+        assert_eq!(code, Some(want), "{variables:?}: {text}");
+        assert!(text.contains(words), "{variables:?}: {text}");
+    }
+}
+
+/// An example's fleet, whose jobs have numbers and keys.
+fn with_keys(example: &str) -> String {
+    let job = r#""jobs": [
+    {"#;
+    assert!(example.contains(job), "{example}");
+    example.replace(job, &format!(r#"{job} "id": 7, "key": "{KEY}","#))
+}

@@ -90,8 +90,12 @@ impl Etcd {
         if let Some(ca) = file("ETCDCTL_CACERT")? {
             scheme = "https";
             let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
-            if let (Some(certificate), Some(key)) = (file("ETCDCTL_CERT")?, file("ETCDCTL_KEY")?) {
-                tls = tls.identity(Identity::from_pem(certificate, key));
+            match (file("ETCDCTL_CERT")?, file("ETCDCTL_KEY")?) {
+                (Some(certificate), Some(key)) => {
+                    tls = tls.identity(Identity::from_pem(certificate, key));
+                }
+                (None, None) => {}
+                _ => return Err(StoreError::HalfIdentity),
             }
             options = options.with_tls(tls);
         }
