@@ -65,10 +65,18 @@ fn shown(args: &JoinArgs, place: &JoinReply) -> String {
     let job = &args.job;
     let each = u32::from(args.ranks_per_host);
     if args.env {
-        return format!(
-            "export TALLY_JOB={id} NNODES={workers} NODE_RANK={rank} NPROC_PER_NODE={each} \
-             MASTER_ADDR={first_host}\n"
-        );
+        // One a line, as Slurm's TaskProlog takes them.
+        let variables = [
+            ("TALLY_JOB", id.to_string()),
+            ("NNODES", workers.to_string()),
+            ("NODE_RANK", rank.to_string()),
+            ("NPROC_PER_NODE", each.to_string()),
+            ("MASTER_ADDR", first_host.clone()),
+        ];
+        let lines = variables.iter();
+        return lines
+            .map(|(name, value)| format!("export {name}={value}\n"))
+            .collect();
     }
     if args.json {
         // Names of jobs and switches have no character that JSON escapes.
