@@ -1,0 +1,138 @@
+//! State machine of a worker of a rack that sums, other than its agent.
+
+use crate::member::Action;
+use crate::plan::{Operation, Phase, Piece, Plan, Segment};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// The pieces of a rack in the order in which its workers submit them.
+#[derive(Clone, Debug)]
+pub(crate) struct RackQueue {
+    order: Vec<Piece>,
+    /// The next one to submit.
+    next: usize,
+    /// Those whose turn has not come.
+    ready: BTreeSet<Piece>,
+    /// Those submitted, without result.
+    open: BTreeSet<Piece>,
+}
+
+impl RackQueue {
+    pub(crate) fn new(plan: &Plan, member: usize, operation: Operation) -> Self {
+        Self {
+            order: plan.rack_order(member, operation).collect(),
+            next: 0,
+            ready: BTreeSet::new(),
+            open: BTreeSet::new(),
+        }
+    }
+
+    /// A piece can be submitted.
+    pub(crate) fn insert(&mut self, piece: Piece) {
+        assert!(self.ready.insert(piece), "{piece:?} is ready twice");
+    }
+
+    /// The next piece, if it can be submitted.
+    pub(crate) fn pop(&mut self) -> Option<Piece> {
+        let piece = *self.order.get(self.next)?;
+        self.ready.remove(&piece).then(|| {
+            self.next += 1;
+            self.open.insert(piece);
+            piece
+        })
+    }
+
+    /// A piece's result has come; false if none was due.
+    pub(crate) fn close(&mut self, piece: Piece) -> bool {
+        self.open.remove(&piece)
+    }
+
+    /// Whether all were submitted, and all results have come.
+    pub(crate) fn is_done(&self) -> bool {
+        self.next == self.order.len() && self.open.is_empty()
+    }
+}
+
+/// A worker of a rack that sums, other than its agent: it submits its elements in the rack's order
+/// and takes results.
+#[derive(Clone, Debug)]
+pub struct RackWorker {
+    plan: Arc<Plan>,
+    member: usize,
+    operation: Operation,
+    queue: RackQueue,
+    provided: BTreeSet<Segment>,
+    actions: VecDeque<Action>,
+}
+
+impl RackWorker {
+    /// A worker of this member of the ring.
+    ///
+    /// # Panics
+    /// If the member is no rack that sums.
+    #[must_use]
+    pub fn new(plan: Arc<Plan>, member: usize, operation: Operation) -> Self {
+        assert!(plan.is_rack(member));
+        let mut queue = RackQueue::new(&plan, member, operation);
+        // It brings zeros to what its agent multicasts. Its own part of an all-gather it provides.
+        let gathered: Vec<_> = queue
+            .order
+            .iter()
+            .filter(|piece| piece.phase == Phase::Gather && plan.owner(piece.segment) != member)
+            .copied()
+            .collect();
+        gathered.into_iter().for_each(|piece| queue.insert(piece));
+        let mut worker = Self {
+            plan,
+            member,
+            operation,
+            queue,
+            provided: BTreeSet::new(),
+            actions: VecDeque::new(),
+        };
+        worker.submit();
+        worker
+    }
+
+    /// The worker's own elements of a segment are in its buffer. More than once is as once.
+    pub fn provide(&mut self, segment: Segment) {
+        if !self.provided.insert(segment) {
+            return;
+        }
+        if self.operation.reduces() {
+            self.queue.insert(Piece::reduce(segment));
+        } else if self.plan.owner(segment) == self.member {
+            self.queue.insert(Piece::gather(segment));
+        }
+        self.submit();
+    }
+
+    fn submit(&mut self) {
+        while let Some(piece) = self.queue.pop() {
+            self.actions.push_back(Action::Contribute(piece));
+        }
+    }
+
+    /// The switch's result of a piece is in the buffer.
+    ///
+    /// # Panics
+    /// If the piece was not submitted, or has its result.
+    pub fn summed(&mut self, piece: Piece) {
+        assert!(self.queue.close(piece), "no result of {piece:?} is due");
+        let is_own = self.plan.owner(piece.segment) == self.member;
+        if piece.phase == Phase::Gather || is_own {
+            self.actions.push_back(Action::Deliver(piece.segment));
+        }
+    }
+
+    /// The next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Whether all results have come, and all actions were taken.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.queue.is_done() && self.actions.is_empty()
+    }
+}
