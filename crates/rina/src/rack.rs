@@ -55,6 +55,10 @@ impl RackQueue {
 
 /// A worker of a rack that sums, other than its agent: it submits its elements in the rack's order
 /// and takes results.
+///
+/// It brings zeros to what its agent multicasts, and does so after it has the rack's partial sum of
+/// the segment. So that sum never overwrites the result, and the worker's elements are in its buffer
+/// for as long as the switch may ask for them once more.
 #[derive(Clone, Debug)]
 pub struct RackWorker {
     plan: Arc<Plan>,
@@ -74,14 +78,11 @@ impl RackWorker {
     pub fn new(plan: Arc<Plan>, member: usize, operation: Operation) -> Self {
         assert!(plan.is_rack(member));
         let mut queue = RackQueue::new(&plan, member, operation);
-        // It brings zeros to what its agent multicasts. Its own part of an all-gather it provides.
-        let gathered: Vec<_> = queue
-            .order
-            .iter()
-            .filter(|piece| piece.phase == Phase::Gather && plan.owner(piece.segment) != member)
-            .copied()
-            .collect();
-        gathered.into_iter().for_each(|piece| queue.insert(piece));
+        if !operation.reduces() {
+            let gathered = plan.rack_order(member, operation);
+            let others = gathered.filter(|piece| plan.owner(piece.segment) != member);
+            others.for_each(|piece| queue.insert(piece));
+        }
         let mut worker = Self {
             plan,
             member,
@@ -122,6 +123,9 @@ impl RackWorker {
         let is_own = self.plan.owner(piece.segment) == self.member;
         if piece.phase == Phase::Gather || is_own {
             self.actions.push_back(Action::Deliver(piece.segment));
+        } else if self.operation.gathers() {
+            self.queue.insert(Piece::gather(piece.segment));
+            self.submit();
         }
     }
 
