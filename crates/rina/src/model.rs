@@ -117,12 +117,7 @@ fn share(members: usize) -> f64 {
 
 /// Seconds of an all-reduce, if the algorithm can serve these racks.
 #[must_use]
-pub fn seconds(
-    algorithm: Algorithm,
-    racks: &[RackShape],
-    rates: Rates,
-    bytes: u64,
-) -> Option<f64> {
+pub fn seconds(algorithm: Algorithm, racks: &[RackShape], rates: Rates, bytes: u64) -> Option<f64> {
     let (steps, times) = occupation(algorithm, racks)?;
     Some(steps as f64 * rates.step_s + times * bytes as f64 / rates.link_bytes_per_s)
 }

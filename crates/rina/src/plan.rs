@@ -124,7 +124,9 @@ pub enum PlanError {
         segments: u64,
     },
     /// A part of a member's chunk that is no neighbour of the last one.
-    #[error("rank {rank} follows rank {after} in its rack; ranks of a rack that sums must count up")]
+    #[error(
+        "rank {rank} follows rank {after} in its rack; ranks of a rack that sums must count up"
+    )]
     Scattered {
         /// The rank.
         rank: u16,
@@ -380,7 +382,11 @@ impl Plan {
                     .map(move |segment| Piece { phase, segment })
             })
         };
-        let reduce = if operation.reduces() { 1..count + 1 } else { 0..0 };
+        let reduce = if operation.reduces() {
+            1..count + 1
+        } else {
+            0..0
+        };
         let gather = match operation {
             Operation::AllReduce => 1..count,
             Operation::ReduceScatter => 0..0,
@@ -414,7 +420,11 @@ mod tests {
         let racks = [rack(3..8, true), rack(0..3, false)];
         for elements in 0..60 {
             for by_rank in [false, true] {
-                let make = if by_rank { Plan::by_rank } else { Plan::balanced };
+                let make = if by_rank {
+                    Plan::by_rank
+                } else {
+                    Plan::balanced
+                };
                 let plan = make(&racks, elements, 4).unwrap();
                 let mut seen = vec![0; elements as usize];
                 let mut parts = seen.clone();

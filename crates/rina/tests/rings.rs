@@ -140,7 +140,10 @@ fn exhaust(world: World, seen: &mut HashSet<u64>, inputs: &[Vec<u32>], ends: &mu
 fn each_order_of_events_in_small_rings_has_the_same_bits() {
     let rings = [
         (vec![rack(&[0, 1], true), rack(&[2], false)], 2),
-        (vec![rack(&[0], false), rack(&[1], true), rack(&[2], false)], 3),
+        (
+            vec![rack(&[0], false), rack(&[1], true), rack(&[2], false)],
+            3,
+        ),
         (vec![rack(&[1, 0], true), rack(&[2, 3], true)], 1),
         (vec![rack(&[0, 1, 2], true)], 2),
     ];

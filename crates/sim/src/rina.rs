@@ -11,9 +11,9 @@
 //!   queue without bound.
 //! * Hosts and switches take no time to sum.
 
-// pub mod command;
+pub mod command;
 pub mod fabric;
 pub mod network;
 pub mod rings;
 pub mod server;
-// pub mod sweep;
+pub mod sweep;

@@ -205,7 +205,16 @@ mod tests {
             network.send(route, 100, Span::at(0), To::Host, message);
         }
         let (first, span) = network.poll().unwrap();
-        assert_eq!((first, span), (0, Span { head: 2000, tail: 18_000 }));
+        assert_eq!(
+            (first, span),
+            (
+                0,
+                Span {
+                    head: 2000,
+                    tail: 18_000
+                }
+            )
+        );
         let (second, span) = network.poll().unwrap();
         assert_eq!((second, span.tail), (1, 34_000));
         assert!(network.poll().is_none());
@@ -219,7 +228,16 @@ mod tests {
         let fast = network.link(100.0, 0);
         network.send(Route::new(&[slow]), 100, Span::at(5), To::Switch, 7);
         let (message, span) = network.poll().unwrap();
-        assert_eq!((message, span), (7, Span { head: 5, tail: 16_005 }));
+        assert_eq!(
+            (message, span),
+            (
+                7,
+                Span {
+                    head: 5,
+                    tail: 16_005
+                }
+            )
+        );
         network.send(Route::new(&[fast]), 100, span, To::Host, 7);
         assert_eq!(network.poll().unwrap().1.tail, 16_005);
     }

@@ -231,7 +231,9 @@ pub fn hierarchical(shape: Shape, transfer: Transfer) -> Result<Outcome> {
         all.ring(Arc::clone(&inside), Operation::ReduceScatter, &hosts);
     }
     for n in 0..shape.workers {
-        let hosts: Vec<_> = (0..shape.racks).map(|rack| rack * shape.workers + n).collect();
+        let hosts: Vec<_> = (0..shape.racks)
+            .map(|rack| rack * shape.workers + n)
+            .collect();
         all.ring(Arc::clone(&between), Operation::AllReduce, &hosts);
     }
     for rack in 0..shape.racks {
@@ -361,7 +363,11 @@ impl Rings {
                 }
                 // A sum that a switch sends on is there with its first byte.
                 let is_at_switch = is_rack && self.switch_sends && piece.phase == Phase::Gather;
-                let time = if is_at_switch { span } else { Span::at(span.tail) };
+                let time = if is_at_switch {
+                    span
+                } else {
+                    Span::at(span.tail)
+                };
                 self.act(at, time);
             }
             Message::Contributed { from, piece, value } => {
@@ -626,7 +632,10 @@ mod tests {
                 let outcome = rina(shape, TRANSFER, forwarder).unwrap();
                 let model = model(&shape, Algorithm::Rina(forwarder));
                 let ratio = outcome.seconds / model;
-                assert!((0.85..1.1).contains(&ratio), "{summing} {forwarder:?} {ratio}");
+                assert!(
+                    (0.85..1.1).contains(&ratio),
+                    "{summing} {forwarder:?} {ratio}"
+                );
                 assert_eq!(outcome.steps, 2 * (shape.members() - 1));
             }
         }
@@ -650,6 +659,9 @@ mod tests {
         };
         let ring = rina(shape, transfer, Forwarder::Switch).unwrap();
         let expected = 14.0 * (2e-6 + f64::from(1 << 20) / 12.5e9);
-        assert!((ring.seconds / expected - 1.0).abs() < 1e-6, "{ring:?} {expected}");
+        assert!(
+            (ring.seconds / expected - 1.0).abs() < 1e-6,
+            "{ring:?} {expected}"
+        );
     }
 }
