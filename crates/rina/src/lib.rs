@@ -11,7 +11,8 @@
 //!
 //! | file | story |
 //! |---|---|
-//! | `plan.rs` | members in order, chunks, segments, in which order a rack sums them |
+//! | `plan.rs` | members in order, chunks, segments, the order of sends and of a rack's sums |
+//! | `order.rs` | pieces that become ready in any order and leave in a fixed one |
 //! | `member.rs` | the state machine of a member: a worker of its own, or the agent of a rack |
 //! | `rack.rs` | the state machine of the other workers of such a rack |
 //! | `model.rs` | how long a collective takes by each algorithm, and which is the fastest |
@@ -25,13 +26,15 @@
 //!
 //! # The catches
 //!
-//! * Transfers between members are reliable: each piece comes once. Their order does not matter.
+//! * Transfers between members are reliable: each piece comes once. They leave in order, and any order of
+//!   arrival will do.
 //! * In a rack, all workers submit the same pieces in the same order, [`Plan::rack_order`].
 //! * The rings of NetReduce (`tally-roce`, `tally-verbs`) are another protocol. Names of this one
 //!   begin with `rina`.
 
 mod member;
 pub mod model;
+mod order;
 mod plan;
 mod rack;
 

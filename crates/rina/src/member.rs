@@ -1,7 +1,7 @@
 //! State machine of one member: a worker of its own, or the agent of a rack whose switch sums.
 
+use crate::order::{InOrder, RackQueue};
 use crate::plan::{Operation, Phase, Piece, Plan, Segment};
-use crate::rack::RackQueue;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use thiserror::Error;
@@ -59,6 +59,8 @@ enum Stage {
     Waiting,
     /// At the rack's switch.
     InRack,
+    /// The partial sum waits for others to be sent first.
+    Queued,
     /// The partial sum was sent on.
     Passed,
     /// The buffer has the result.
@@ -84,8 +86,7 @@ pub struct Member {
     progress: Vec<Progress>,
     /// Segments without result: those that this member is to have.
     missing: usize,
-    /// Partial sums that were not sent on.
-    to_pass: usize,
+    sends: InOrder,
     rack: Option<RackQueue>,
     actions: VecDeque<Action>,
 }
@@ -107,7 +108,6 @@ impl Member {
             stage: Stage::Waiting,
         });
         let missing = if operation.gathers() { all } else { own };
-        let to_pass = if operation.reduces() { all - own } else { 0 };
         let rack = plan
             .is_rack(index)
             .then(|| RackQueue::new(&plan, index, operation));
@@ -116,7 +116,7 @@ impl Member {
             index,
             operation,
             missing,
-            to_pass,
+            sends: InOrder::new(plan.send_order(index, operation)),
             rack,
             actions: VecDeque::new(),
             plan,
@@ -253,9 +253,8 @@ impl Member {
         if self.plan.owner(piece.segment) == self.index {
             self.finish(piece);
         } else {
-            self.progress[piece.segment.0 as usize].stage = Stage::Passed;
-            self.to_pass -= 1;
-            self.actions.push_back(Action::Send(piece));
+            self.progress[piece.segment.0 as usize].stage = Stage::Queued;
+            self.send(piece);
         }
     }
 
@@ -267,7 +266,18 @@ impl Member {
         self.actions.push_back(Action::Deliver(segment));
         let distance = self.plan.distance(self.index, self.plan.owner(segment));
         if self.operation.gathers() && distance + 1 < self.plan.members() {
-            self.actions.push_back(Action::Send(Piece::gather(segment)));
+            self.send(Piece::gather(segment));
+        }
+    }
+
+    /// Sends a piece to the successor, in order.
+    fn send(&mut self, piece: Piece) {
+        self.sends.insert(piece);
+        while let Some(piece) = self.sends.pop() {
+            if piece.phase == Phase::Reduce {
+                self.progress[piece.segment.0 as usize].stage = Stage::Passed;
+            }
+            self.actions.push_back(Action::Send(piece));
         }
     }
 
@@ -281,7 +291,7 @@ impl Member {
     #[must_use]
     pub fn is_done(&self) -> bool {
         let in_rack = self.rack.as_ref().is_some_and(|rack| !rack.is_done());
-        self.missing == 0 && self.to_pass == 0 && !in_rack && self.actions.is_empty()
+        self.missing == 0 && self.sends.is_done() && !in_rack && self.actions.is_empty()
     }
 }
 
@@ -328,10 +338,11 @@ mod tests {
             ]
         );
         agent.summed(Piece::reduce(s(0)));
-        let sends = [Action::Deliver(s(0)), Action::Send(Piece::gather(s(0)))];
-        assert_eq!(actions(&mut agent), sends);
+        assert_eq!(actions(&mut agent), [Action::Deliver(s(0))]);
+        // Sends are in order, too.
         agent.summed(Piece::reduce(s(1)));
-        assert_eq!(actions(&mut agent), [Action::Send(Piece::reduce(s(1)))]);
+        let sends = [Piece::reduce(s(1)), Piece::gather(s(0))];
+        assert_eq!(actions(&mut agent), sends.map(Action::Send));
         agent.receive(Piece::gather(s(2))).unwrap();
         agent.receive(Piece::gather(s(1))).unwrap();
         let last = actions(&mut agent);

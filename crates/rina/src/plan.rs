@@ -375,22 +375,48 @@ impl Plan {
     /// own; in an all-gather by itself, the own one comes first.
     pub fn rack_order(&self, member: usize, operation: Operation) -> impl Iterator<Item = Piece> {
         let count = self.members.len();
-        let chunks = move |range: Range<usize>, phase| {
-            let owners = range.map(move |s| (member + count - s) % count);
-            owners.flat_map(move |owner| {
-                self.segments_of(owner)
-                    .map(move |segment| Piece { phase, segment })
-            })
+        let gather = match operation {
+            Operation::AllReduce => 1..count,
+            Operation::ReduceScatter => 0..0,
+            Operation::AllGather => 0..count,
         };
         let reduce = if operation.reduces() {
             1..count + 1
         } else {
             0..0
         };
-        let gather = match operation {
-            Operation::AllReduce => 1..count,
-            Operation::ReduceScatter => 0..0,
-            Operation::AllGather => 0..count,
+        self.order(member, reduce, gather)
+    }
+
+    /// The order in which a member sends pieces to its successor.
+    ///
+    /// Each phase has one chunk a step. A member that sent pieces as they become ready would have
+    /// those of several chunks arrive side by side, each of them late.
+    pub fn send_order(&self, member: usize, operation: Operation) -> impl Iterator<Item = Piece> {
+        let last = self.members.len() - 1;
+        let reduce = if operation.reduces() {
+            1..last + 1
+        } else {
+            0..0
+        };
+        let gather = if operation.gathers() { 0..last } else { 0..0 };
+        self.order(member, reduce, gather)
+    }
+
+    /// The pieces of chunks by their distance before a member.
+    fn order(
+        &self,
+        member: usize,
+        reduce: Range<usize>,
+        gather: Range<usize>,
+    ) -> impl Iterator<Item = Piece> {
+        let count = self.members.len();
+        let chunks = move |range: Range<usize>, phase| {
+            let owners = range.map(move |s| (member + count - s) % count);
+            owners.flat_map(move |owner| {
+                self.segments_of(owner)
+                    .map(move |segment| Piece { phase, segment })
+            })
         };
         chunks(reduce, Phase::Reduce).chain(chunks(gather, Phase::Gather))
     }

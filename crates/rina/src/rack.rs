@@ -1,57 +1,10 @@
 //! State machine of a worker of a rack that sums, other than its agent.
 
 use crate::member::Action;
+use crate::order::RackQueue;
 use crate::plan::{Operation, Phase, Piece, Plan, Segment};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-
-/// The pieces of a rack in the order in which its workers submit them.
-#[derive(Clone, Debug)]
-pub(crate) struct RackQueue {
-    order: Vec<Piece>,
-    /// The next one to submit.
-    next: usize,
-    /// Those whose turn has not come.
-    ready: BTreeSet<Piece>,
-    /// Those submitted, without result.
-    open: BTreeSet<Piece>,
-}
-
-impl RackQueue {
-    pub(crate) fn new(plan: &Plan, member: usize, operation: Operation) -> Self {
-        Self {
-            order: plan.rack_order(member, operation).collect(),
-            next: 0,
-            ready: BTreeSet::new(),
-            open: BTreeSet::new(),
-        }
-    }
-
-    /// A piece can be submitted.
-    pub(crate) fn insert(&mut self, piece: Piece) {
-        assert!(self.ready.insert(piece), "{piece:?} is ready twice");
-    }
-
-    /// The next piece, if it can be submitted.
-    pub(crate) fn pop(&mut self) -> Option<Piece> {
-        let piece = *self.order.get(self.next)?;
-        self.ready.remove(&piece).then(|| {
-            self.next += 1;
-            self.open.insert(piece);
-            piece
-        })
-    }
-
-    /// A piece's result has come; false if none was due.
-    pub(crate) fn close(&mut self, piece: Piece) -> bool {
-        self.open.remove(&piece)
-    }
-
-    /// Whether all were submitted, and all results have come.
-    pub(crate) fn is_done(&self) -> bool {
-        self.next == self.order.len() && self.open.is_empty()
-    }
-}
 
 /// A worker of a rack that sums, other than its agent: it submits its elements in the rack's order
 /// and takes results.
