@@ -161,10 +161,10 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Racks replaced one by one, or by eighths.
+/// Racks replaced one by one, or by eighths; of many, by quarters.
 fn shapes(args: &Args, size: Size) -> impl Iterator<Item = Shape> {
     let Size { racks, workers } = size;
-    let parts = racks.min(8);
+    let parts = if racks > 16 { 4 } else { racks.min(8) };
     (0..=parts).map(move |n| Shape {
         racks,
         workers,

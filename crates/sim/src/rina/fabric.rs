@@ -82,6 +82,12 @@ impl Fabric {
         &self.shape
     }
 
+    /// Delay from a host to one of another rack.
+    #[must_use]
+    pub const fn delay(&self) -> Time {
+        4 * self.shape.delay_ns * 1000
+    }
+
     /// The host in the rack of its own, as a rank.
     #[must_use]
     pub const fn server(&self) -> usize {

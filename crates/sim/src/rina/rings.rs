@@ -23,7 +23,8 @@ pub struct Transfer {
     pub bytes: u64,
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Bytes that a worker has at its switch at most, without result.
+    /// Bytes that a worker has at its switch at most, without result, and to its successor,
+    /// without acknowledgement.
     pub window_bytes: u64,
 }
 
@@ -82,6 +83,8 @@ enum Message {
     },
     /// The same to an agent, whose state machine the switch has told.
     Copied,
+    /// To a member: its successor has received these bytes.
+    Acknowledged { at: Place, bytes: u64 },
 }
 
 #[derive(Debug)]
@@ -131,6 +134,10 @@ struct Worker {
     waiting: VecDeque<Piece>,
     /// Bytes contributed without result.
     open: u64,
+    /// To be sent to the successor once the transport's window has room.
+    to_send: VecDeque<Piece>,
+    /// Bytes sent without acknowledgement.
+    in_flight: u64,
     /// The ring that it begins when it is done here, and its member there.
     next: Option<Place>,
 }
@@ -288,6 +295,8 @@ impl Rings {
                 delivered: vec![false; plan.segments() as usize],
                 waiting: VecDeque::new(),
                 open: 0,
+                to_send: VecDeque::new(),
+                in_flight: 0,
                 next: None,
             };
             ranks.map(worker).collect()
@@ -316,7 +325,9 @@ impl Rings {
             }
         }
         while let Some((message, span)) = self.network.poll() {
-            self.end = self.end.max(span.tail);
+            if !matches!(message, Message::Acknowledged { .. }) {
+                self.end = self.end.max(span.tail);
+            }
             self.receive(message, span)?;
         }
         for (n, ring) in self.rings.iter().enumerate() {
@@ -348,6 +359,7 @@ impl Rings {
     fn receive(&mut self, message: Message, span: Span) -> Result<()> {
         match message {
             Message::Came { at, piece, value } => {
+                self.acknowledge(at, piece, span.tail);
                 let is_rack = self.rings[at.ring].plan.is_rack(at.member);
                 let worker = self.worker(at);
                 match &mut worker.machine {
@@ -375,6 +387,10 @@ impl Rings {
             }
             Message::Summed { at, piece, value } => self.summed(at, piece, value, span.tail),
             Message::Copied => {}
+            Message::Acknowledged { at, bytes } => {
+                self.worker(at).in_flight -= bytes;
+                self.transmit(at, Span::at(span.tail));
+            }
         }
         Ok(())
     }
@@ -408,7 +424,10 @@ impl Rings {
                         self.worker(at).waiting.push_back(piece);
                     }
                 }
-                Action::Send(piece) => self.send(at, piece, span),
+                Action::Send(piece) => {
+                    self.worker(at).to_send.push_back(piece);
+                    self.transmit(at, span);
+                }
                 Action::Deliver(segment) => {
                     let delivered = &mut self.worker(at).delivered[segment.0 as usize];
                     assert!(!std::mem::replace(delivered, true));
@@ -507,6 +526,45 @@ impl Rings {
         if self.switch_sends {
             let agent = Place { worker: 0, ..from };
             self.act(agent, span);
+        }
+    }
+
+    /// Whether a member's pieces leave at its rack's switch, which has no window.
+    fn sends_at_switch(&self, at: Place) -> bool {
+        self.switch_sends && self.rings[at.ring].plan.is_rack(at.member)
+    }
+
+    /// Tells a piece's sender that it has come.
+    fn acknowledge(&mut self, to: Place, piece: Piece, now: Time) {
+        let count = self.rings[to.ring].plan.members();
+        let at = Place {
+            member: (to.member + count - 1) % count,
+            ..to
+        };
+        if self.sends_at_switch(at) {
+            return;
+        }
+        let bytes = self.bytes(at.ring, piece.segment);
+        let back = now + self.fabric.delay();
+        let message = Message::Acknowledged { at, bytes };
+        let nowhere = Route::default();
+        self.network
+            .send(nowhere, 0, Span::at(back), To::Host, message);
+    }
+
+    /// Sends to the successor what the transport's window has room for.
+    fn transmit(&mut self, at: Place, span: Span) {
+        while let Some(&piece) = self.worker(at).to_send.front() {
+            if !self.sends_at_switch(at) {
+                let (bytes, window) = (self.bytes(at.ring, piece.segment), self.window);
+                let worker = self.worker(at);
+                if worker.in_flight > 0 && worker.in_flight + bytes > window {
+                    return;
+                }
+                worker.in_flight += bytes;
+            }
+            self.worker(at).to_send.pop_front();
+            self.send(at, piece, span);
         }
     }
 

@@ -69,10 +69,13 @@ impl Scheme {
         !matches!(self, Self::Ring | Self::Hierarchical | Self::Ps)
     }
 
-    /// Whether its sums pass a parameter server.
-    #[must_use]
-    pub const fn has_server(self) -> bool {
-        matches!(self, Self::TreePs | Self::Ps)
+    /// Whether a deployment is one of its own for it. Without summing racks there are no agents.
+    const fn differs(self, summing: usize) -> bool {
+        match self {
+            Self::Rina | Self::TreePs => true,
+            Self::RinaAgent | Self::RinaAgents => summing > 0,
+            Self::Ring | Self::Hierarchical | Self::Ps => summing == 0,
+        }
     }
 
     const fn algorithm(self, shape: &Shape) -> Algorithm {
@@ -204,7 +207,7 @@ pub fn sweep(
     let tasks: Vec<_> = shapes
         .iter()
         .flat_map(|&shape| schemes.iter().map(move |&scheme| (shape, scheme)))
-        .filter(|(shape, scheme)| scheme.sums() || shape.summing == 0)
+        .filter(|(shape, scheme)| scheme.differs(shape.summing))
         .collect();
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<_>> = Mutex::new(tasks.iter().map(|_| None).collect());
