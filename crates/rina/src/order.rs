@@ -38,7 +38,9 @@ impl InOrder {
 
     /// Whether all have left.
     pub(crate) fn is_done(&self) -> bool {
-        self.next == self.order.len()
+        let is_done = self.next == self.order.len();
+        assert!(!is_done || self.ready.is_empty(), "pieces of no turn");
+        is_done
     }
 }
 

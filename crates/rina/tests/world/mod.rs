@@ -92,6 +92,10 @@ pub struct World {
     pub sent: Vec<u64>,
     /// Elements contributed by each worker.
     pub contributed: BTreeMap<Place, u64>,
+    /// Pieces contributed by each worker, in order.
+    submitted: BTreeMap<Place, Vec<Piece>>,
+    /// Pieces sent by each member, in order.
+    pieces: Vec<Vec<Piece>>,
 }
 
 impl World {
@@ -130,6 +134,8 @@ impl World {
             in_flight,
             sent: vec![0; plan.members()],
             contributed: BTreeMap::new(),
+            submitted: BTreeMap::new(),
+            pieces: vec![Vec::new(); plan.members()],
             others,
         };
         let places: Vec<_> = world.places().collect();
@@ -166,6 +172,11 @@ impl World {
     pub fn step(&mut self, n: usize) {
         match self.in_flight.swap_remove(n) {
             Event::Provided { at, segment } => {
+                // Twice is as once.
+                match self.others.get_mut(&at) {
+                    Some(other) => other.provide(segment),
+                    None => self.members[at.0].provide(segment),
+                }
                 match self.others.get_mut(&at) {
                     Some(other) => other.provide(segment),
                     None => self.members[at.0].provide(segment),
@@ -247,6 +258,7 @@ impl World {
         }
         let elements = self.elements(at, segment).to_vec();
         self.sent[at.0] += elements.len() as u64;
+        self.pieces[at.0].push(piece);
         self.in_flight.push(Event::Came {
             member: self.plan.successor(at.0),
             piece,
@@ -271,6 +283,7 @@ impl World {
             elements.fill(0);
         }
         *self.contributed.entry(at).or_default() += elements.len() as u64;
+        self.submitted.entry(at).or_default().push(piece);
         let came = self.switches.entry((member, piece)).or_default();
         assert!(came.iter().all(|(other, _)| *other != worker));
         came.push((worker, elements));
@@ -388,7 +401,33 @@ pub fn check(world: &World, inputs: &[Vec<u32>]) -> Result<(), String> {
             }
         }
     }
+    orders(world)?;
     budget(world)
+}
+
+/// All workers of a rack submit in the same order, and members send a chunk a step.
+fn orders(world: &World) -> Result<(), String> {
+    let plan = &world.plan;
+    for (&(member, worker), pieces) in &world.submitted {
+        if *pieces != world.submitted[&(member, 0)] {
+            return Err(format!("{:?} has another order", (member, worker)));
+        }
+    }
+    for (member, pieces) in world.pieces.iter().enumerate() {
+        let count = plan.members();
+        let step = |piece: &Piece| {
+            let back = (member + count - plan.owner(piece.segment)) % count;
+            let of_phase = match piece.phase {
+                Phase::Reduce => back - 1,
+                Phase::Gather => count + back,
+            };
+            (of_phase, piece.segment)
+        };
+        if !pieces.is_sorted_by_key(step) {
+            return Err(format!("member {member} sends out of order"));
+        }
+    }
+    Ok(())
 }
 
 /// Each chunk is sent by all members but one, in each phase, and contributed once by each worker.
