@@ -67,6 +67,8 @@ enum Event {
 
 /// A worker: its member, and which of its workers it is. The agent is 0.
 type Place = (usize, usize);
+/// Workers with their elements.
+type Contributions = Vec<(usize, Vec<u32>)>;
 /// How elements are added.
 pub type Add = fn(u32, u32) -> u32;
 
@@ -86,7 +88,7 @@ pub struct World {
     /// What came from the predecessor and was not added.
     held: BTreeMap<(usize, Segment), Vec<u32>>,
     /// Contributions at switches, in the order of arrival.
-    switches: BTreeMap<(usize, Piece), Vec<(usize, Vec<u32>)>>,
+    switches: BTreeMap<(usize, Piece), Contributions>,
     in_flight: Vec<Event>,
     /// Elements sent by each member.
     pub sent: Vec<u64>,
