@@ -14,6 +14,8 @@ use tally_rina::model::{Algorithm, Forwarder, RackShape, Rates, occupation, seco
 
 /// Most that a time may differ from the model's.
 pub const DEVIATION: f64 = 0.1;
+/// Agents of a rack. More send less on each, in more and shorter segments.
+pub const AGENTS: usize = 8;
 /// Racks that sum, steps of the ring, and the streams of a parameter server, of 8 racks of 8.
 pub const PAPER: [(usize, usize, usize); 3] = [(0, 126, 64), (4, 70, 36), (8, 14, 8)];
 
@@ -25,7 +27,7 @@ pub enum Scheme {
     Rina,
     /// Rina's ring; one agent of a rack sends its sums on.
     RinaAgent,
-    /// Rina's rings, one for each worker of a rack, which is the agent there.
+    /// Rina's rings, each with another agent in a rack: up to [`AGENTS`].
     RinaAgents,
     /// A ring of all workers.
     Ring,
@@ -78,11 +80,11 @@ impl Scheme {
         }
     }
 
-    const fn algorithm(self, shape: &Shape) -> Algorithm {
+    const fn algorithm(self) -> Algorithm {
         match self {
             Self::Rina => Algorithm::Rina(Forwarder::Switch),
             Self::RinaAgent => Algorithm::Rina(Forwarder::Agents(1)),
-            Self::RinaAgents => Algorithm::Rina(Forwarder::Agents(shape.workers)),
+            Self::RinaAgents => Algorithm::Rina(Forwarder::Agents(AGENTS)),
             Self::Ring => Algorithm::Ring,
             Self::Hierarchical => Algorithm::Hierarchical,
             Self::TreePs => Algorithm::Tree { server_sums: false },
@@ -122,7 +124,7 @@ impl Scheme {
         match self {
             Self::Rina | Self::Ring => rina(shape, transfer, Forwarder::Switch),
             Self::RinaAgent => rina(shape, transfer, Forwarder::Agents(1)),
-            Self::RinaAgents => rina(shape, transfer, Forwarder::Agents(shape.workers)),
+            Self::RinaAgents => rina(shape, transfer, Forwarder::Agents(AGENTS)),
             Self::Hierarchical => hierarchical(shape, transfer),
             Self::TreePs | Self::Ps => server::run(shape, transfer),
         }
@@ -172,7 +174,7 @@ impl Row {
             link_bytes_per_s: shape.rate_gbit / 8.0 * 1e9,
             step_s: scheme.links(&used) * shape.delay_ns as f64 * 1e-9,
         };
-        let algorithm = scheme.algorithm(&shape);
+        let algorithm = scheme.algorithm();
         let model = seconds(algorithm, &racks, rates, transfer.bytes).unwrap_or(f64::NAN);
         let steps = occupation(algorithm, &racks).map_or(0, |(steps, _)| steps);
         let is_ring = matches!(
