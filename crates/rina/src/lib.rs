@@ -19,15 +19,15 @@
 //!
 //! # The invariant
 //!
-//! Each element of each worker is in the sum once, and all workers have the same bits: a sum is made
-//! at one place and copied from there. Bits of floats depend on the plan (the order of members, the
-//! first worker of a rack, the number of elements) and on nothing else: no order of arrival changes
-//! them. Integers, and floats as block fixed point, have the same bits with any plan.
+//! Each element of each worker is in the sum once, and all workers have the same bits: a sum is
+//! made at one place and copied. Bits of floats depend on the plan (the order of members, the first
+//! worker of a rack, the number of elements) and on nothing else: no order of arrival changes them.
+//! Integers, and floats as block fixed point, have the same bits with any plan.
 //!
 //! # The catches
 //!
-//! * Transfers between members are reliable: each piece comes once. They leave in order, and any order of
-//!   arrival will do.
+//! * Transfers between members are reliable: each piece comes once. They leave in order; any order
+//!   of arrival will do.
 //! * In a rack, all workers submit the same pieces in the same order, [`Plan::rack_order`].
 //! * The rings of NetReduce (`tally-roce`, `tally-verbs`) are another protocol. Names of this one
 //!   begin with `rina`.

@@ -1,8 +1,8 @@
 //! The plan of a ring: members in order, a chunk for each, segments of each chunk.
 //!
 //! Chunk c is owned by member c. Its reduction begins at member c + 1 and ends at its owner. So at
-//! step s member m sends chunk m - 1 - s, and receives chunk m - 2 - s. After G - 1 steps each member
-//! has the sum of its own chunk, and G - 1 more steps bring all chunks to all members.
+//! step s member m sends chunk m - 1 - s, and receives chunk m - 2 - s. After G - 1 steps each
+//! member has the sum of its own chunk, and G - 1 more steps bring all chunks to all members.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// and takes results.
 ///
 /// It brings zeros to what its agent multicasts, and does so after it has the rack's partial sum of
-/// the segment. So that sum never overwrites the result, and the worker's elements are in its buffer
-/// for as long as the switch may ask for them once more.
+/// the segment. So that sum never overwrites the result, and the worker's elements are in its
+/// buffer for as long as the switch may ask for them once more.
 #[derive(Clone, Debug)]
 pub struct RackWorker {
     plan: Arc<Plan>,

@@ -2,8 +2,8 @@
 //!
 //! A link serves transfers one behind the other, in the order in which their first byte comes.
 //! Switches cut through: a transfer enters the next link when its first byte has crossed the last
-//! one, and leaves no earlier than its last byte comes. Time is in picoseconds: 100 Gbit/s are 80 of
-//! them a byte.
+//! one, and leaves no earlier than its last byte comes. Time is in picoseconds: 100 Gbit/s are 80
+//! of them a byte.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,5 +1,5 @@
-//! The deployment sweep: racks whose switches are replaced one by one, and what each scheme makes of
-//! them, beside the model.
+//! The deployment sweep: racks whose switches are replaced one by one, and what each scheme makes
+//! of them, beside the model.
 
 use super::fabric::Shape;
 use super::rings::{Outcome, Transfer, hierarchical, rina};
