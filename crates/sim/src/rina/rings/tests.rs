@@ -67,6 +67,7 @@ fn a_step_without_pipelining_takes_its_delay_and_its_chunk() {
     let transfer = Transfer {
         bytes: 8 << 20,
         segment_bytes: 1 << 20,
+        window_bytes: 8 << 20,
         ..TRANSFER
     };
     let ring = rina(shape, transfer, Forwarder::Switch).unwrap();
