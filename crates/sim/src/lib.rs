@@ -33,6 +33,7 @@ pub mod link;
 pub mod loss;
 pub mod oracle;
 pub mod port;
+pub mod rina;
 pub mod ring;
 pub mod rng;
 pub mod switch;

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_program::{errors, exit};
-use tally_sim::{check, jct, loss};
+use tally_sim::{check, jct, loss, rina};
 
 /// Simulates Tally: the production code of switches and endpoints in a simulated network.
 #[derive(Parser)]
@@ -25,6 +25,8 @@ enum Command {
     Jct(jct::command::Args),
     /// Goodput and latency of one job over lossy links, beside those without loss.
     Loss(loss::command::Args),
+    /// All-reduce over racks of which some have a switch that sums: Rina's ring and its rivals.
+    Rina(rina::command::Args),
     /// Time and memory that one large simulation takes.
     Scale(jct::scale::Args),
 }
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::command::run_args(args, cli.json),
         Command::Jct(args) => jct::command::run_args(args, cli.json),
         Command::Loss(args) => loss::command::run_args(args, cli.json),
+        Command::Rina(args) => rina::command::run_args(args, cli.json),
         Command::Scale(args) => jct::scale::run_args(args, cli.json),
     };
     match done {

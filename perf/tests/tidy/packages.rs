@@ -6,7 +6,7 @@ use std::process::Command;
 use super::files::{self, read, root, sources};
 
 /// Packages from the top; each may use those after it.
-pub const ORDER: [&str; 30] = [
+pub const ORDER: [&str; 31] = [
     "perf",
     "crates/testkit",
     "crates/controller",
@@ -36,11 +36,12 @@ pub const ORDER: [&str; 30] = [
     "crates/frame",
     "crates/kernels",
     "crates/roce",
+    "crates/rina",
     "crates/wire",
 ];
 
 /// Packages that see no socket, clock, random source or log.
-const SANS_IO: [&str; 8] = [
+const SANS_IO: [&str; 9] = [
     "crates/planner",
     "crates/engine",
     "crates/session",
@@ -48,6 +49,7 @@ const SANS_IO: [&str; 8] = [
     "crates/frame",
     "crates/kernels",
     "crates/roce",
+    "crates/rina",
     "crates/wire",
 ];
 
