@@ -68,7 +68,6 @@ fn a_step_without_pipelining_takes_its_delay_and_its_chunk() {
         bytes: 8 << 20,
         segment_bytes: 1 << 20,
         window_bytes: 8 << 20,
-        ..TRANSFER
     };
     let ring = rina(shape, transfer, Forwarder::Switch).unwrap();
     let expected = 14.0 * (2e-6 + f64::from(1 << 20) / 12.5e9);
