@@ -297,10 +297,11 @@ impl Network {
         enter(&name(role))
     }
 
-    /// Gives the only interface of a namespace an address.
+    /// Gives the only interface of a namespace an address, and takes it up.
     pub(super) fn set_address(role: &str, interface: &str, address: &str) -> Result<()> {
-        let line = format!("address add {address}/16 dev {interface}\n");
-        batch("ip", &["-n", &name(role)], &line)
+        let lines =
+            format!("address add {address}/16 dev {interface}\nlink set {interface} up\n");
+        batch("ip", &["-n", &name(role)], &lines)
     }
 }
 

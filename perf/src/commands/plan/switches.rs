@@ -160,6 +160,9 @@ fn measure(example: &Example, algorithm: Algorithm, scale: &Scale, rounds: u32) 
     let planned = Planned::start(&problem, &plan, scale.clone())?;
     let all = planned.rounds(rounds + 1)?;
     let carried = planned.carried(rounds + 1)?;
+    if std::env::var_os("DEBUG_CARRIED").is_some() {
+        eprintln!("{carried:#?}");
+    }
     let carried = carried.iter().map(|(_, ratio)| *ratio);
     let bits = planned.layout().fragments[0] as f64 * f64::from(scale.payload_bytes) * 8.0;
     let unit = scale.mbit_per_unit * 1e6;
