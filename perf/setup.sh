@@ -58,6 +58,10 @@ look_for() {
     libclang-dev) what="libclang, for bindgen" fedora=clang-devel && [ -n "${LIBCLANG_PATH:-}" ] ||
         compgen -G '/usr/lib*/libclang*.so*' || compgen -G '/usr/lib*/*/libclang*.so*' ||
         compgen -G '/usr/lib*/*/lib*/libclang*.so*' ;;
+    protobuf-compiler) what="protoc" && command -v protoc ;;
+    libprotobuf-dev) what="protoc's own .proto files" fedora=protobuf-devel &&
+        compgen -G '/usr/*include/google/protobuf/descriptor.proto' ||
+        compgen -G '/usr/local/include/google/protobuf/descriptor.proto' ;;
     python3-dev) what="Python's headers" fedora=python3-devel && /usr/bin/python3-config --includes ;;
     python3-venv) what="Python's module venv" fedora=python3-libs && /usr/bin/python3 -c 'import ensurepip, venv' ;;
     python3-*) what="/usr/bin/python3 with ${1#python3-}" && /usr/bin/python3 -c "import ${1#python3-}" ;;
@@ -115,7 +119,8 @@ need_rust() {
 }
 
 # What the build needs, what the demonstration needs to run, and what root's network needs.
-BUILD_PACKAGES=(gcc libc6-dev pkg-config libdpdk-dev libclang-dev)
+BUILD_PACKAGES=(gcc libc6-dev pkg-config libdpdk-dev libclang-dev protobuf-compiler
+    libprotobuf-dev)
 RUN_PACKAGES=(python3-numpy)
 NAMESPACE_PACKAGES=(iproute2 ethtool procps)
 # What makes a program of the card's RTL.

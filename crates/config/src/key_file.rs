@@ -122,6 +122,14 @@ impl Folders<'_> {
     }
 }
 
+/// The digits of the key in a file that only its owner can read.
+///
+/// # Errors
+/// In words: what is wrong with the file.
+pub fn read_key(path: &Path) -> Result<String, String> {
+    read(path, OTHERS)
+}
+
 /// The digits in the file at `path`, if its mode denies `forbidden`.
 fn read(path: &Path, forbidden: u32) -> Result<String, String> {
     let shown = path.display();

@@ -19,6 +19,7 @@ mod keys;
 mod output;
 mod owner;
 
+pub use key_file::read_key;
 pub use keys::EXAMPLE_KEY;
 pub use output::{try_write, write_whole};
 

@@ -5,7 +5,7 @@
 //! read, and reads all switches again. An error may leave it half done: the same command then does
 //! the rest.
 
-use crate::changes::{self, Action, Change, JobChange, Reason, Roles};
+use crate::changes::{self, Action, Change, JobChange, Roles};
 use crate::fleet::Fleet;
 use crate::outcome::{JobOutcome, MadeChange, Outcome, Sums, WorkerOutcome, why};
 use crate::remote::{self, Remote, RemoteError, reach};
@@ -207,11 +207,7 @@ impl Wanted {
             is_ended,
             name,
             id,
-            tree: JobTree {
-                roles: Vec::new(),
-                workers: Vec::new(),
-                sums: Vec::new(),
-            },
+            tree: JobTree::default(),
             differing: Vec::new(),
         }
     }
@@ -265,6 +261,8 @@ pub struct Work<'a> {
     switches: Vec<Option<Remote>>,
     jobs: Vec<JobChange>,
     changes: Vec<Change>,
+    /// Number of changes made.
+    made: usize,
     /// Switches and jobs that are drained.
     drained: Vec<(usize, usize)>,
     down: Vec<String>,
@@ -350,6 +348,7 @@ impl<'a> Work<'a> {
             wanted,
             switches,
             jobs,
+            made: 0,
             drained: Vec::new(),
             down,
         })
@@ -360,16 +359,9 @@ impl<'a> Work<'a> {
         self.changes.len()
     }
 
-    /// What changes, in a line.
-    pub(crate) fn summary(&self) -> String {
-        let jobs = self.wanted.iter().zip(&self.jobs);
-        let changed = jobs.filter(|(_, change)| change.reason() != Reason::Same);
-        let changed = changed.map(|(job, change)| match job.job {
-            Some(_) => format!("job {} {}", job.name, change.reason().name()),
-            None => format!("job {} is removed", job.name),
-        });
-        let changed: Vec<_> = changed.collect();
-        format!("{}, {} changes", changed.join(", "), self.changes.len())
+    /// The switches, with what they said last.
+    pub(crate) fn into_switches(self) -> Vec<Option<Remote>> {
+        self.switches
     }
 
     fn remote(&mut self, switch: usize) -> &mut Remote {
@@ -442,26 +434,32 @@ impl<'a> Work<'a> {
         }
         match self.drain_all(&removed, options).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(self.undo_drains(error, 0).await),
+            Err(error) => Err(self.undo_drains_after(error).await),
         }
     }
 
     /// Has drained jobs begin epochs again, if none of the changes made is theirs.
-    async fn undo_drains(&mut self, mut error: ApplyError, made: usize) -> ApplyError {
+    pub(crate) async fn undo_drains(&mut self) -> Vec<(u16, RemoteError)> {
+        let mut errors = Vec::new();
         for (switch, job) in std::mem::take(&mut self.drained) {
-            if self.changes[..made].iter().any(|it| it.job == job) {
+            if self.changes[..self.made].iter().any(|it| it.job == job) {
                 continue;
             }
             let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
             if let Err(undo) = self.remote(switch).undo_drain(&name, id).await {
-                error = ApplyError::Drained {
-                    error: Box::new(error),
-                    undo,
-                    id,
-                };
+                errors.push((id, undo));
             }
         }
-        error
+        errors
+    }
+
+    async fn undo_drains_after(&mut self, error: ApplyError) -> ApplyError {
+        let errors = self.undo_drains().await.into_iter();
+        errors.fold(error, |error, (id, undo)| ApplyError::Drained {
+            error: Box::new(error),
+            undo,
+            id,
+        })
     }
 
     async fn drain_all(&mut self, removed: &[Change], options: Options) -> Result<(), ApplyError> {
@@ -537,8 +535,9 @@ impl<'a> Work<'a> {
             };
             if let Err(error) = made {
                 let error = ApplyError::Stopped { error, done, all };
-                return Err(self.undo_drains(error, done).await);
+                return Err(self.undo_drains_after(error).await);
             }
+            self.made = done + 1;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::roles::Role;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Roles in one job, by the index of the switch.
 pub type Roles = BTreeMap<usize, Role>;
@@ -72,18 +73,20 @@ pub enum Reason {
     Moves,
     /// Some switches lack it, or have it though they are not in its tree. The others stay.
     Repaired,
+    /// Switches have it, and it has no tree.
+    Ends,
 }
 
-impl Reason {
-    /// What becomes of the job, in words.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
+/// As in `job vision moves`.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::Same => "stays",
             Self::Begins => "begins",
             Self::Moves => "moves",
             Self::Repaired => "is repaired",
-        }
+            Self::Ends => "ends",
+        })
     }
 }
 
@@ -94,6 +97,10 @@ impl JobChange {
         let lacks = |(at, _): &(usize, Role)| !self.now.contains_key(at);
         if self.is_other() {
             Reason::Moves
+        } else if self.wanted.is_empty() && !self.now.is_empty() {
+            Reason::Ends
+        } else if self.now.is_empty() && self.wanted.is_empty() {
+            Reason::Same
         } else if self.now.is_empty() {
             Reason::Begins
         } else if self.wanted.iter().any(lacks) || self.now.len() > self.wanted.len() {

@@ -11,6 +11,9 @@ use tally_planner::{JobPlan, Node, Plan, Problem, Resource, Share, Stream, Topol
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
+    /// Counts the plans of a controller that runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
     /// Name of the algorithm.
     pub algorithm: String,
     /// Unit of all rates.
@@ -88,6 +91,7 @@ impl Document {
             }
         });
         Self {
+            version: None,
             algorithm: plan.algorithm.clone(),
             unit,
             level: level(problem, plan),
@@ -103,24 +107,32 @@ impl Document {
     /// The first thing that does not fit.
     pub fn load(path: &Path, topology: &Topology) -> Result<(Self, Plan), ConfigError> {
         let document: Self = tally_config::load(path)?;
-        let plan = document.plan(path, topology)?;
+        let reader = Reader { topology, path };
+        let jobs = document.jobs.iter().enumerate();
+        let jobs: Result<_, _> = jobs.map(|(at, job)| reader.job(at, job)).collect();
+        let plan = document.plan(jobs?);
         Ok((document, plan))
     }
 
-    /// The plan, in a topology that has all of its names. `path` is for errors alone.
-    ///
-    /// # Errors
-    /// The first name that is not in the topology.
-    pub fn plan(&self, path: &Path, topology: &Topology) -> Result<Plan, ConfigError> {
+    /// The names of the jobs all of whose trees are of this topology, and the plan of these.
+    #[must_use]
+    pub fn known(&self, topology: &Topology) -> (Vec<String>, Plan) {
+        // Only errors have the path.
+        let path = Path::new("");
         let reader = Reader { topology, path };
         let jobs = self.jobs.iter().enumerate();
-        let jobs: Result<_, _> = jobs.map(|(at, job)| reader.job(at, job)).collect();
-        Ok(Plan {
+        let jobs = jobs.filter_map(|(at, job)| Some((job.name.clone(), reader.job(at, job).ok()?)));
+        let (names, jobs) = jobs.unzip();
+        (names, self.plan(jobs))
+    }
+
+    fn plan(&self, jobs: Vec<JobPlan>) -> Plan {
+        Plan {
             algorithm: self.algorithm.clone(),
-            jobs: jobs?,
+            jobs,
             bound: self.bound,
             cut_off: self.cut_off,
-        })
+        }
     }
 }
 

@@ -14,6 +14,9 @@ use tally_wire::Key;
 
 use crate::names;
 
+/// Highest tier of a switch.
+const TIER_MAX: u32 = 255;
+
 /// A fleet, and the jobs on it. Names of switches, hosts and servers are all different.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -73,6 +76,10 @@ pub struct Switch {
     /// Capacity that a bit of 16-bit elements takes, relative to one of 32-bit elements.
     #[serde(default = "one")]
     pub narrow_cost: f64,
+    /// Its tier: of two switches with a link, that with the higher one is above. By default, the
+    /// distance from hosts. A switch without hosts below others needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<u32>,
     /// Where it takes requests: path of a Unix socket, or HOST:PORT. Without it, no plan is applied
     /// to the switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -213,7 +220,7 @@ impl Fleet {
     /// The first thing in it that does not fit.
     pub fn load(path: &Path) -> Result<(Self, Problem), ConfigError> {
         let fleet: Self = tally_config::load_without_key_files(path)?;
-        fleet.with_problem(path)
+        fleet.with_measured_file(path)
     }
 
     /// Reads a file with the capacities that are written there, and what was measured, if there is
@@ -229,6 +236,34 @@ impl Fleet {
         Ok((fleet, known))
     }
 
+    /// Reads a file with keys, and what was measured apart.
+    ///
+    /// # Errors
+    /// The first thing in it that does not fit.
+    pub fn load_to_import(path: &Path) -> Result<(Self, Option<Capacities>), ConfigError> {
+        let fleet: Self = tally_config::load(path)?;
+        fleet.problem(path)?;
+        let file = fleet.measured_file(path);
+        let measured = file.map(|file| Capacities::load(&file)).transpose()?;
+        Ok((fleet, measured))
+    }
+
+    /// Makes all paths absolute that are relative to the folder of its file.
+    pub fn make_absolute(&mut self, path: &Path) {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        for switch in &mut self.switches {
+            if let Some(control) = switch.control.as_mut().filter(|it| it.contains('/')) {
+                *control = folder.join(&*control).display().to_string();
+            }
+        }
+        if let Some(tls) = &mut self.tls {
+            for file in [&mut tls.certificate, &mut tls.key, &mut tls.ca] {
+                *file = folder.join(&*file);
+            }
+        }
+    }
+
     /// The file of what was measured.
     #[must_use]
     pub fn measured_file(&self, path: &Path) -> Option<PathBuf> {
@@ -236,9 +271,22 @@ impl Fleet {
         self.measured.as_ref().map(|file| folder.join(file))
     }
 
-    fn with_problem(mut self, path: &Path) -> Result<(Self, Problem), ConfigError> {
-        if let Some(file) = self.measured_file(path) {
-            let measured = Capacities::load(&file)?;
+    fn with_measured_file(self, path: &Path) -> Result<(Self, Problem), ConfigError> {
+        let file = self.measured_file(path);
+        let measured = file.map(|file| Capacities::load(&file)).transpose()?;
+        self.with_problem(measured.as_ref(), path)
+    }
+
+    /// With measured capacities in place of those that it has, but where these are 0.
+    ///
+    /// # Errors
+    /// The first thing in it that does not fit.
+    pub fn with_problem(
+        mut self,
+        measured: Option<&Capacities>,
+        path: &Path,
+    ) -> Result<(Self, Problem), ConfigError> {
+        if let Some(measured) = measured {
             let ratio = measured.unit.bits_per_second() / self.unit.bits_per_second();
             for switch in self.switches.iter_mut().filter(|it| it.capacity > 0.0) {
                 if let Some(it) = measured.switches.get(&switch.name) {
@@ -256,7 +304,7 @@ impl Fleet {
     /// The first thing in it that does not fit, or the file of a key.
     pub fn load_with_keys(path: &Path) -> Result<(Self, Problem), ConfigError> {
         let fleet: Self = tally_config::load(path)?;
-        fleet.with_problem(path)
+        fleet.with_measured_file(path)
     }
 
     /// The file that describes a problem whose names are all different.
@@ -277,6 +325,7 @@ impl Fleet {
             capacity: it.capacity,
             cores: one_core(),
             narrow_cost: it.narrow_cost,
+            tier: it.tier,
             control: None,
             server_name: None,
         });
@@ -396,6 +445,13 @@ impl<'a> Checked<'a> {
         self.wrong(key, value, "a number from 0.000001 to 1000000")
     }
 
+    fn tier(&self, key: &str, tier: Option<u32>) -> Result<Option<u32>, ConfigError> {
+        match tier {
+            Some(tier) if tier > TIER_MAX => self.wrong(key, tier, "0 to 255"),
+            tier => Ok(tier),
+        }
+    }
+
     fn switch(&self, key: &str, name: &str) -> Result<usize, ConfigError> {
         match self.names.get(name) {
             Some(&Node::Switch(at)) => Ok(at),
@@ -444,6 +500,7 @@ impl<'a> Checked<'a> {
                 name: switch.name.clone(),
                 capacity: self.rate(&key("capacity"), switch.capacity)?,
                 narrow_cost: self.above_zero(&key("narrow_cost"), switch.narrow_cost)?,
+                tier: self.tier(&key("tier"), switch.tier)?,
             });
         }
         let mut pairs = BTreeSet::new();

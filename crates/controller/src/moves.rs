@@ -13,16 +13,59 @@ pub struct State {
     pub now: Roles,
     /// Whether a member has joined at one of them.
     pub is_busy: bool,
-    /// Why its tree is broken.
-    pub broken: Option<String>,
+    /// The switch or link of its tree that is gone.
+    pub lost: Option<String>,
+    /// The switch of its tree that answers and does not have the job.
+    pub lacking: Option<String>,
 }
 
 impl State {
-    /// Whether it may run, and does.
+    /// Of these roles, by the indices of `names`.
+    #[must_use]
+    pub fn new(now: Roles, is_busy: bool, names: &[String], ground: &impl Ground) -> Self {
+        let lost = find(&now, names, |here, other| {
+            if ground.is_dead(other) {
+                return Some(format!("switch {other} is dead"));
+            }
+            let is_down = ground.is_link_down(here, other);
+            is_down.then(|| format!("link {here} - {other} is down"))
+        });
+        let lacking = find(&now, names, |_, other| {
+            let at = ground.answers(other)?;
+            let lacks = !now.contains_key(&at);
+            lacks.then(|| format!("switch {other} does not have the job"))
+        });
+        Self {
+            now,
+            is_busy,
+            lost,
+            lacking,
+        }
+    }
+
+    /// Whether it runs, or will when a switch that came back has the job again.
     #[must_use]
     pub const fn is_held(&self) -> bool {
-        self.is_busy && self.broken.is_none()
+        self.is_busy && self.lost.is_none()
     }
+
+    /// Why no job can run on its tree.
+    #[must_use]
+    pub fn broken(&self) -> Option<&str> {
+        self.lost.as_deref().or(self.lacking.as_deref())
+    }
+}
+
+/// What is wrong with a neighbour in the tree: the first one.
+fn find(
+    now: &Roles,
+    names: &[String],
+    wrong: impl Fn(&str, &str) -> Option<String>,
+) -> Option<String> {
+    now.iter().find_map(|(&at, role)| {
+        let mut others = role.parent().into_iter().chain(role.children());
+        others.find_map(|other| wrong(&names[at], other))
+    })
 }
 
 /// What a job's tree stands on.
@@ -33,28 +76,6 @@ pub trait Ground {
     fn is_link_down(&self, a: &str, b: &str) -> bool;
     /// The index of a switch that answers.
     fn answers(&self, switch: &str) -> Option<usize>;
-}
-
-/// Why the tree of these roles is broken: a switch or link of it is gone, or a switch that answers
-/// does not have the job.
-#[must_use]
-pub fn broken(now: &Roles, names: &[String], ground: &impl Ground) -> Option<String> {
-    now.iter().find_map(|(&at, role)| {
-        let others = role.parent().into_iter().chain(role.children());
-        others.into_iter().find_map(|other| {
-            let here = &names[at];
-            if ground.is_dead(other) {
-                return Some(format!("switch {other} is dead"));
-            }
-            if ground.is_link_down(here, other) {
-                return Some(format!("link {here} - {other} is down"));
-            }
-            let lacks = ground
-                .answers(other)
-                .is_some_and(|it| !now.contains_key(&it));
-            lacks.then(|| format!("switch {other} does not have the job"))
-        })
-    })
 }
 
 /// What becomes of a job now.
@@ -85,14 +106,16 @@ pub fn verdict(
         wanted: wanted.to_vec(),
     };
     match change.reason() {
-        Reason::Moves if state.is_held() => {
+        Reason::Moves if state.is_busy && state.broken().is_none() => {
             Verdict::Waits("it runs; it moves when it is idle".to_owned())
         }
         Reason::Moves => Verdict::Go {
             ends: state.is_busy,
         },
         // What is added or taken away beside a tree that fits ends nothing.
-        Reason::Same | Reason::Begins | Reason::Repaired => Verdict::Go { ends: false },
+        Reason::Same | Reason::Begins | Reason::Repaired | Reason::Ends => {
+            Verdict::Go { ends: false }
+        }
     }
 }
 

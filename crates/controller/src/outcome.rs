@@ -79,6 +79,7 @@ pub(crate) fn why(change: &JobChange, names: &[String]) -> String {
     match change.reason() {
         Reason::Same => "its switches report the plan".to_owned(),
         Reason::Begins => "no switch has it".to_owned(),
+        Reason::Ends => "it is not in the fleet".to_owned(),
         Reason::Moves => {
             let mut wanted = change.wanted.iter();
             let other = wanted.find_map(|(at, role)| {
@@ -104,8 +105,7 @@ pub(crate) fn why(change: &JobChange, names: &[String]) -> String {
 pub fn text(outcome: &Outcome) -> String {
     let mut text = String::new();
     for job in &outcome.jobs {
-        let what = job.reason.name();
-        let _ = writeln!(text, "job {} {what}: {}", job.name, job.why);
+        let _ = writeln!(text, "job {} {}: {}", job.name, job.reason, job.why);
         let sums = job.sums.iter().filter(|_| job.reason != Reason::Same);
         for it in sums {
             let _ = writeln!(

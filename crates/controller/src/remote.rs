@@ -3,13 +3,11 @@
 use crate::fleet::{Fleet, Tls};
 use crate::roles::Role;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tally_api::client::{Client, ConnectError, Target, TcpTarget, connect, reason};
 use tally_api::proto::{self, AddJobRequest, Changed, DrainJobRequest, JobRequest, ReportRequest};
 use tally_program::table::plain;
 use tally_schema::switch::report::{JobReport, Report};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tonic::{Code, Response, Status};
 
 /// What a switch was asked for, and why it did not do it.
@@ -116,70 +114,12 @@ pub async fn reach(fleet: &Fleet, path: &Path) -> Vec<Option<Result<Remote, Remo
     switches
 }
 
-/// What one look at a switch brings.
-#[derive(Debug)]
-pub enum Look {
-    /// It answers.
-    Answer(Box<Remote>),
-    /// It does not, for this reason.
-    Silent(String),
-    /// The controller cannot ask it, or asks another switch.
-    Wrong(RemoteError),
-}
-
-impl Look {
-    /// The switch, if it answers.
-    #[must_use]
-    pub fn remote(self) -> Option<Remote> {
-        match self {
-            Self::Answer(remote) => Some(*remote),
-            Self::Silent(_) | Self::Wrong(_) => None,
-        }
-    }
-}
-
-/// Looks at all switches that have `control`, by their index, for up to `limit` at each.
-pub async fn look_at_all(fleet: &Fleet, path: &Path, limit: Duration) -> Vec<Option<Look>> {
-    let mut looks: Vec<_> = fleet.switches.iter().map(|_| None).collect();
-    let mut looking = JoinSet::new();
-    for (at, switch) in fleet.switches.iter().enumerate() {
-        if let Some(target) = target(fleet, at, path) {
-            let name = switch.name.clone();
-            looking.spawn(async move {
-                let opened = timeout(limit, Remote::open(name, &target)).await;
-                let late = || Look::Silent(format!("nothing came in {limit:?}"));
-                (at, opened.map_or_else(|_| late(), look))
-            });
-        }
-    }
-    while let Some(looked) = looking.join_next().await {
-        // A task ends otherwise only if it panics, which has been told then.
-        if let Ok((at, look)) = looked {
-            looks[at] = Some(look);
-        }
-    }
-    looks
-}
-
-fn look(opened: Result<Remote, RemoteError>) -> Look {
-    let error = match opened {
-        Ok(remote) => return Look::Answer(Box::new(remote)),
-        Err(error) => error,
-    };
-    match &error {
-        RemoteError::Connect {
-            error: ConnectError::File { .. } | ConnectError::Permission { .. },
-            ..
-        }
-        | RemoteError::Name { .. }
-        | RemoteError::Version { .. } => Look::Wrong(error),
-        RemoteError::Connect { error, .. } => Look::Silent(error.to_string()),
-        RemoteError::Call { why, .. } => Look::Silent(why.clone()),
-    }
-}
-
 impl Remote {
-    async fn open(name: String, target: &Target) -> Result<Self, RemoteError> {
+    /// Connects to a switch, and reads what it does.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub async fn open(name: String, target: &Target) -> Result<Self, RemoteError> {
         let mut client = connect(target)
             .await
             .map_err(|error| RemoteError::Connect {

@@ -6,8 +6,11 @@
 //! switch below has those of its workers, the one with the earliest worker first.
 //!
 //! A worker joins its own switch, a switch sums all streams of a job that it gets, and a sum goes
-//! up one link of the fabric. A plan is freer. A job's tree takes from it the links on which the
-//! job's gradients travel, and no others:
+//! up one link of the fabric. A plan for switches ([`rules`](tally_planner::rules)) has such trees,
+//! and is made as it is if switches report the tiers that it was made for.
+//!
+//! Other plans are freer. A job's tree takes from them the links on which the job's gradients
+//! travel, and no others:
 //!
 //! * The links without those that only lead to the parameter server (PS) make a tree, or the plan
 //!   is refused. Its root is the switch that has no link up in it, wherever the PS is.
@@ -23,14 +26,15 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use tally_planner::check::{limit, loads};
+use tally_planner::rules::{MEMBERS_MAX, WORKERS_MAX};
 use tally_planner::{Job, JobPlan, Node, Plan, Problem, Resource, Share, Stream, Topology};
 use tally_schema::switch::config::TOTAL_MAX;
 use tally_schema::switch::report::{FabricLinkReport, JobReport};
 
-/// Workers and child switches of a job at one switch at most.
-const MEMBERS_MAX: usize = 64;
 /// Relative excess of a load that is taken for rounding.
 const TOLERANCE: f64 = 1e-7;
+// The planner knows what switches take.
+const _: () = assert!(WORKERS_MAX == TOTAL_MAX as usize);
 
 /// What one switch does for a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -177,7 +181,7 @@ pub struct Worker {
 }
 
 /// The tree of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobTree {
     /// Roles by the index of the switch: each after those below it, the root last.
     pub roles: Vec<(usize, Role)>,
@@ -190,10 +194,10 @@ pub struct JobTree {
 /// Why a plan cannot be applied.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
-    /// The job reaches no PS.
+    /// The job reaches no PS over switches that can sum.
     #[error(
-        "job {job}: the plan has no tree, because no parameter server is in reach; change the \
-         fleet, or take the job out of it"
+        "job {job}: the plan has no tree, because no parameter server is in reach of its workers \
+         over switches that are up and can sum; change the fleet, or take the job out of it"
     )]
     NoTree {
         /// The job.
@@ -239,8 +243,8 @@ pub enum Refusal {
     /// A switch below two others.
     #[error(
         "job {job}: the plan joins {first} and {second} by {switch}, which is below both, but a \
-         switch has one parent in the tree of a job; have a parameter server at a switch above \
-         all switches of the job"
+         switch has one parent in the tree of a job; plan with `--algorithm tally --trees 1`, and \
+         give the fleet the `tier` of {switch} if it is not its distance from hosts"
     )]
     Parents {
         /// The job.
@@ -293,6 +297,23 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// The job that it is about.
+    #[must_use]
+    pub fn job(&self) -> &str {
+        match self {
+            Self::NoTree { job }
+            | Self::Shares { job, .. }
+            | Self::Capacity { job, .. }
+            | Self::Ways { job, .. }
+            | Self::Parents { job, .. }
+            | Self::Members { job, .. }
+            | Self::Total { job, .. }
+            | Self::Link { job, .. } => job,
+        }
+    }
+}
+
 /// The switches that a stream passes: that of a worker, or the one that has summed, first. The last
 /// one is that of its end.
 fn path(topology: &Topology, stream: &Stream) -> Vec<usize> {
@@ -311,8 +332,14 @@ fn path(topology: &Topology, stream: &Stream) -> Vec<usize> {
 /// All switches that streams of a plan pass.
 #[must_use]
 pub fn passed(topology: &Topology, plan: &Plan) -> BTreeSet<usize> {
-    let shares = plan.jobs.iter().flat_map(|job| &job.shares);
-    let streams = shares.flat_map(|share| &share.tree.streams);
+    let jobs = plan.jobs.iter();
+    jobs.flat_map(|job| passed_of(topology, job)).collect()
+}
+
+/// All switches that streams of a job pass.
+#[must_use]
+pub fn passed_of(topology: &Topology, job: &JobPlan) -> BTreeSet<usize> {
+    let streams = job.shares.iter().flat_map(|share| &share.tree.streams);
     streams.flat_map(|it| path(topology, it)).collect()
 }
 
@@ -345,13 +372,18 @@ pub fn tree<'a>(
 ) -> Result<JobTree, Refusal> {
     let share = only_share(job, planned)?;
     let mut shape = Shape::new(topology, job);
-    share.tree.streams.iter().for_each(|it| shape.add(it));
-    shape.prune();
-    let root = shape.orient(links)?;
-    let mut tree = shape.tree(root, parameter_servers)?;
     let server = share.tree.server;
     let into = share.tree.streams.iter();
     let into: Vec<_> = into.filter(|it| it.to == Node::Server(server)).collect();
+    // The only sum that goes to the PS is complete, and its way there is no part of the tree.
+    let is_complete =
+        |it: &Stream| matches!(it.from, Node::Switch(_)) && into.len() == 1 && *it == *into[0];
+    let streams = share.tree.streams.iter();
+    let streams = streams.filter(|it| !is_complete(it));
+    streams.for_each(|it| shape.add(it));
+    shape.prune();
+    let root = shape.orient(links)?;
+    let mut tree = shape.tree(root, parameter_servers)?;
     if into.len() > 1 && topology.servers[server].switch == root {
         // What comes to the PS from others is for the PS to sum.
         let others = into.iter().filter(|it| it.from != Node::Switch(root));

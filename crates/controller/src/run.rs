@@ -1,16 +1,22 @@
 //! What each command does.
 
+mod etcd;
+
 use crate::apply::{self, ApplyError};
 use crate::args::{
     ApplyArguments, Arguments, Command, Example, PlanArguments, RunArguments, Source,
 };
 use crate::capacity;
-use crate::controller::{self, RunError};
+use crate::daemon::{self, StartError};
 use crate::document::Document;
 use crate::explain;
 use crate::fleet::{Fleet, Unit};
+use crate::jobs::JobError;
+use crate::location::Location;
 use crate::remote::RemoteError;
+use crate::store::{self, StoreError, Stored};
 use crate::{outcome, picture, show, status};
+use etcd::stored;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +25,7 @@ use std::time::Duration;
 use tally_api::client::ConnectError;
 use tally_config::ConfigError;
 use tally_planner::check::{Fault, check};
-use tally_planner::{Algorithm, Options, Plan, Problem, examples, plan, replan};
+use tally_planner::{Algorithm, Options, Plan, Problem, Shape, examples, plan, replan, rules};
 use tally_program::Exit;
 
 /// Why a command failed.
@@ -45,7 +51,7 @@ pub enum Failure {
         /// Who made it.
         algorithm: String,
         /// What is wrong.
-        fault: Fault,
+        fault: String,
     },
     /// A job that the fleet does not have.
     #[error("job {found}: not in the fleet, which has {names}")]
@@ -77,9 +83,30 @@ pub enum Failure {
         /// The plan's file.
         path: PathBuf,
     },
-    /// The lock cannot be had.
+    /// A job is not taken.
     #[error(transparent)]
-    Lock(RunError),
+    Stored(#[from] JobError),
+    /// The file of a key.
+    #[error("{0}")]
+    Key(String),
+    /// A file in place of etcd.
+    #[error("{}: a file, expected etcd://HOST:PORT[,…][/PREFIX]; a fleet in a file is changed there", path.display())]
+    NotEtcd {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No controller has planned yet.
+    #[error("{location}: no plan is kept there; `tally-controller run {location}` makes one")]
+    NoPlan {
+        /// Where.
+        location: String,
+    },
+    /// Where the fleet is.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A controller that runs does not begin.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The machine gives no runtime.
     #[error("no runtime: {0}")]
     Runtime(io::Error),
@@ -100,8 +127,14 @@ impl Failure {
         match self {
             Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
             Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
+            Self::Start(StartError::DeadAfter { .. }) => Exit::Usage,
+            Self::Start(StartError::Store(error))
+            | Self::Store(error)
+            | Self::Stored(JobError::Store(error)) => exit_of_store(error),
+            Self::NotEtcd { .. } | Self::Key(_) => Exit::Usage,
+            Self::Stored(_) | Self::NoPlan { .. } => Exit::Failure,
             Self::Unchanged(error) | Self::Apply(error) => exit_of(error),
-            Self::Runtime(_) | Self::Lock(_) => Exit::System,
+            Self::Runtime(_) => Exit::System,
             Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } | Self::Differs { .. } => {
                 Exit::Failure
             }
@@ -110,6 +143,15 @@ impl Failure {
 }
 
 /// The code of an error of switches.
+const fn exit_of_store(error: &StoreError) -> Exit {
+    match error {
+        StoreError::Config(ConfigError::Read { .. }) | StoreError::File { .. } => Exit::File,
+        StoreError::Config(_) => Exit::Usage,
+        StoreError::Unreachable { .. } => Exit::System,
+        StoreError::Refused { .. } | StoreError::NoFleet { .. } | StoreError::Led => Exit::Failure,
+    }
+}
+
 fn exit_of(error: &ApplyError) -> Exit {
     match error {
         ApplyError::Config(_) => Exit::Usage,
@@ -137,7 +179,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Plan(arguments) => run_plan(arguments),
         Command::Check { fleet, plan } => run_check(fleet, plan),
         Command::Apply(arguments) => run_apply(arguments),
-        Command::Run(arguments) => run_controller(arguments),
+        Command::Run(arguments) => run_daemon(arguments),
         Command::Capacity {
             fleet,
             seconds,
@@ -151,6 +193,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             plan,
             output,
         } => run_picture(source, plan.as_deref(), output),
+        Command::Show { what, fleet, json } => etcd::show(*what, fleet, *json),
+        Command::Import { file, to, replace } => etcd::import(file, to, *replace),
+        Command::Export { from, with_keys } => etcd::export(from, *with_keys),
+        Command::Submit(arguments) => etcd::submit(arguments),
+        Command::Cancel { fleet, job } => etcd::cancel(fleet, job),
         Command::Example { name } => {
             let (fleet, _) = example(*name);
             print(&json(&fleet))
@@ -163,6 +210,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
+    if arguments.dry_run {
+        return run_dry(arguments);
+    }
     let (fleet, problem) = load(&arguments.source)?;
     let options = arguments.options();
     if let Some(before) = &arguments.before {
@@ -178,7 +228,7 @@ fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let plan = plan(&problem, algorithm, &options)?;
         plans.push(Document::of(
             &problem,
-            &checked(&problem, plan)?,
+            &checked(&problem, plan, options.shape)?,
             fleet.unit,
         ));
     }
@@ -208,7 +258,7 @@ fn run_replan(
     let (document, running) = Document::load(before, &problem.topology)?;
     let names: Vec<_> = document.jobs.iter().map(|it| it.name.clone()).collect();
     let replanned = replan(problem, &running, &names, options)?;
-    let plan = checked(problem, replanned.plan)?;
+    let plan = checked(problem, replanned.plan, options.shape)?;
     let new = Document::of(problem, &plan, fleet.unit);
     if is_json {
         return print(&json(&new));
@@ -228,8 +278,39 @@ fn run_replan(
     print(&format!("{text}\n{}", show::plan(&new)))
 }
 
-fn run_check(fleet: &Path, path: &Path) -> Result<(), Failure> {
-    let (fleet, problem) = Fleet::load(fleet)?;
+/// What a controller would do now, from the plan that it keeps.
+fn run_dry(arguments: &PlanArguments) -> Result<(), Failure> {
+    // An example has no plan that is kept: clap refuses it.
+    let location = arguments.source.fleet.as_ref().expect("a fleet");
+    let Stored { fleet, problem } = stored(location, true)?;
+    let kept = etcd::kept_plan(location)?;
+    let (names, running) = match &kept {
+        Some(document) => document.known(&problem.topology),
+        None => (Vec::new(), Plan::none()),
+    };
+    let options = Options {
+        shape: Shape::Fabric,
+        ..Options::default()
+    };
+    let replanned = replan(&problem, &running, &names, &options)?;
+    let plan = checked(&problem, replanned.plan, options.shape)?;
+    let new = Document::of(&problem, &plan, fleet.unit);
+    let prepared = apply::prepare((&fleet, &problem), location.path(), &plan);
+    let outcome = runtime()?.block_on(prepared).map_err(failed)?.outcome(true);
+    if arguments.json {
+        return print(&json(&outcome));
+    }
+    let moved = replanned.moved.iter();
+    let moved: Vec<_> = moved.map(|&at| &problem.jobs[at].name).collect();
+    let moves = match &kept {
+        Some(before) => show::moves(before, &new, &moved) + "\n",
+        None => String::new(),
+    };
+    print(&format!("{moves}{}", outcome::text(&outcome)))
+}
+
+fn run_check(fleet: &Location, path: &Path) -> Result<(), Failure> {
+    let Stored { fleet, problem } = stored(fleet, false)?;
     let (document, plan) = plan_of(path, &problem)?;
     check(&problem, &plan).map_err(|fault| Failure::Fault {
         path: path.to_owned(),
@@ -244,8 +325,8 @@ fn run_check(fleet: &Path, path: &Path) -> Result<(), Failure> {
 }
 
 fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
-    let path = &arguments.fleet;
-    let (fleet, problem) = Fleet::load_with_keys(path)?;
+    let path = arguments.fleet.path();
+    let Stored { fleet, problem } = stored(&arguments.fleet, true)?;
     let plan = feasible(&arguments.plan, &problem)?;
     let runtime = runtime()?;
     let prepared = runtime.block_on(apply::prepare((&fleet, &problem), path, &plan));
@@ -276,42 +357,36 @@ fn failed(error: ApplyError) -> Failure {
     }
 }
 
-fn run_controller(arguments: &RunArguments) -> Result<(), Failure> {
+fn run_daemon(arguments: &RunArguments) -> Result<(), Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second one ends it at once.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
+        let second = signal_hook::flag::register_conditional_shutdown;
+        second(signal, Exit::Interrupted.code().into(), Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .map_err(Failure::Runtime)?;
     }
-    let lock = arguments.lock.clone().unwrap_or_else(|| {
-        let mut path = arguments.fleet.clone().into_os_string();
-        path.push(".lock");
-        path.into()
-    });
-    let options = controller::Options {
-        fleet: arguments.fleet.clone(),
-        interval: Duration::from_millis(arguments.interval),
-        dead_after: Duration::from_millis(arguments.dead_after),
-        lock,
-        is_json: arguments.json,
-    };
-    let work = controller::run(&options, &stop);
-    runtime()?.block_on(work).map_err(|error| match error {
-        RunError::Config(error) => Failure::Config(error),
-        error @ RunError::Lock { .. } => Failure::Lock(error),
-    })
+    Ok(runtime()?.block_on(daemon::run(arguments, &stop))?)
 }
 
-fn run_capacity(path: &Path, time: Duration, write: bool, is_json: bool) -> Result<(), Failure> {
-    let (fleet, known) = Fleet::load_to_measure(path)?;
-    let file = fleet.measured_file(path);
-    if write && file.is_none() {
+fn run_capacity(
+    location: &Location,
+    time: Duration,
+    write: bool,
+    is_json: bool,
+) -> Result<(), Failure> {
+    let path = location.path();
+    let runtime = runtime()?;
+    let (fleet, known) = runtime.block_on(store::load_to_measure(location))?;
+    let file = match location {
+        Location::File(_) => fleet.measured_file(path),
+        Location::Etcd(_) => None,
+    };
+    if write && file.is_none() && matches!(location, Location::File(_)) {
         let allowed = "a file for what is measured, because of --write";
         return Err(ConfigError::value(path, "measured", "none", allowed).into());
     }
-    let observed = capacity::observe(&fleet, path, time);
-    let observed = runtime()?.block_on(observed);
+    let observed = runtime.block_on(capacity::observe(&fleet, path, time));
     let observed = observed.map_err(|error| Failure::Apply(error.into()))?;
     let merged = capacity::merged(&fleet, &observed, known.as_ref());
     if is_json {
@@ -319,21 +394,23 @@ fn run_capacity(path: &Path, time: Duration, write: bool, is_json: bool) -> Resu
     } else {
         print(&capacity::text(&fleet, &observed))?;
     }
-    match file.filter(|_| write) {
-        Some(file) => {
-            tally_config::write_whole(&file, json(&merged)).map_err(|error| Failure::Write {
+    match (location, file) {
+        (Location::Etcd(at), _) if write => {
+            Ok(runtime.block_on(store::write_measured(at, &merged))?)
+        }
+        (Location::File(_), Some(file)) if write => tally_config::write_whole(&file, json(&merged))
+            .map_err(|error| Failure::Write {
                 path: file.display().to_string(),
                 error,
-            })
-        }
-        None => Ok(()),
+            }),
+        _ => Ok(()),
     }
 }
 
-fn run_status(path: &Path, plan: Option<&Path>, is_json: bool) -> Result<(), Failure> {
-    let (fleet, problem) = Fleet::load(path)?;
+fn run_status(location: &Location, plan: Option<&Path>, is_json: bool) -> Result<(), Failure> {
+    let Stored { fleet, problem } = stored(location, false)?;
     let planned = plan.map(|it| feasible(it, &problem)).transpose()?;
-    let read = status::status((&fleet, &problem), path, planned.as_ref());
+    let read = status::status((&fleet, &problem), location.path(), planned.as_ref());
     let found = runtime()?.block_on(read).map_err(Failure::Apply)?;
     if is_json {
         print(&json(&found))?;
@@ -418,7 +495,10 @@ fn names_of(problem: &Problem) -> String {
 
 fn load(source: &Source) -> Result<(Fleet, Problem), Failure> {
     match (&source.fleet, source.example) {
-        (Some(path), _) => Ok(Fleet::load(path)?),
+        (Some(location), _) => {
+            let Stored { fleet, problem } = stored(location, false)?;
+            Ok((fleet, problem))
+        }
         (None, Some(name)) => Ok(example(name)),
         (None, None) => unreachable!("clap asks for one of them"),
     }
@@ -446,8 +526,14 @@ fn compared(example: Example) -> Vec<Algorithm> {
 }
 
 /// No plan leaves without its check.
-fn checked(problem: &Problem, plan: Plan) -> Result<Plan, Failure> {
-    match check(problem, &plan) {
+fn checked(problem: &Problem, plan: Plan, shape: Shape) -> Result<Plan, Failure> {
+    let feasible = check(problem, &plan).map_err(|fault| fault.to_string());
+    let is_for_switches = plan.algorithm == Algorithm::Tally.name() && shape == Shape::Fabric;
+    let obeys = feasible.and_then(|()| match is_for_switches {
+        true => rules::check(problem, &plan).map_err(|broken| broken.to_string()),
+        false => Ok(()),
+    });
+    match obeys {
         Ok(()) => Ok(plan),
         Err(fault) => Err(Failure::Bug {
             algorithm: plan.algorithm,

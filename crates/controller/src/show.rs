@@ -1,6 +1,7 @@
 //! Plans as text.
 
 use crate::document::{Document, PlannedJob, PlannedShare};
+use crate::fleet::Fleet;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tally_program::columns;
@@ -37,7 +38,15 @@ pub fn comparison(plans: &[Document]) -> String {
 /// A plan whole: rates, then who sums what.
 #[must_use]
 pub fn plan(plan: &Document) -> String {
-    let mut text = format!("{}: {} {}\n\n", plan.algorithm, rate(plan.level), plan.unit);
+    let version = plan
+        .version
+        .map_or_else(String::new, |it| format!("plan {it}, "));
+    let mut text = format!(
+        "{version}{}: {} {}\n\n",
+        plan.algorithm,
+        rate(plan.level),
+        plan.unit
+    );
     let mut table =
         columns!["job" left, "rate" right, "all-reduce" right, "shares" right, "bound by" left];
     for job in &plan.jobs {
@@ -119,4 +128,55 @@ pub fn moves(before: &Document, after: &Document, moved: &[&String]) -> String {
         table.row([job.name.clone(), change.to_owned(), rate(job.rate), before]);
     }
     table.to_string()
+}
+
+/// What there is: switches, links, hosts and parameter servers.
+#[must_use]
+pub fn topology(fleet: &Fleet) -> String {
+    let mut switches = columns!["switch" left, "capacity" right, "cores" right, "control" left];
+    for it in &fleet.switches {
+        let control = it.control.clone().unwrap_or_else(|| "-".to_owned());
+        let cores = it.cores.to_string();
+        switches.row([it.name.clone(), rate(it.capacity), cores, control]);
+    }
+    let mut links = columns!["link" left, "rate" right];
+    for it in &fleet.links {
+        links.row([it.between.join(" - "), rate(it.rate)]);
+    }
+    let mut text = format!("{switches}\n{links}");
+    let mut devices = columns!["host or server" left, "switch" left, "rate" right];
+    for it in fleet.hosts.iter().chain(&fleet.servers) {
+        devices.row([it.name.clone(), it.switch.clone(), rate(it.rate)]);
+    }
+    let _ = write!(text, "\n{devices}");
+    let _ = writeln!(text, "\nrates in {}", fleet.unit);
+    text
+}
+
+/// Jobs, with what the plan has for them.
+#[must_use]
+pub fn jobs(fleet: &Fleet, plan: Option<&Document>) -> String {
+    let mut table = columns![
+        "job" left, "number" right, "workers" right, "bytes" right, "rate" right,
+        "all-reduce" right, "bound by" left
+    ];
+    for job in &fleet.jobs {
+        let planned = plan.and_then(|plan| plan.jobs.iter().find(|it| it.name == job.name));
+        let binding = match planned {
+            None => "no plan yet".to_owned(),
+            Some(it) => it.binding.clone().unwrap_or_else(|| "-".to_owned()),
+        };
+        table.row([
+            job.name.clone(),
+            job.id.map_or_else(|| "-".to_owned(), |it| it.to_string()),
+            job.workers.len().to_string(),
+            job.bytes.to_string(),
+            planned.map_or_else(|| "-".to_owned(), |it| rate(it.rate)),
+            seconds(planned.and_then(|it| it.seconds)),
+            binding,
+        ]);
+    }
+    let version = plan.and_then(|plan| plan.version);
+    let version = version.map_or_else(|| "no plan yet".to_owned(), |it| format!("plan {it}"));
+    format!("{table}\n{version}, rates in {}\n", fleet.unit)
 }

@@ -509,3 +509,16 @@ fn a_plan_that_cannot_be_applied_is_refused_without_a_switch() {
         &["/none/plan.json"],
     );
 }
+
+#[test]
+fn a_controller_that_runs_refuses_what_it_cannot_watch() {
+    let folder = Folder::new();
+    let fleet = folder.changed("\"", "\"");
+    let limits = ["run", &fleet, "--interval", "300", "--dead-after", "500"];
+    let words = ["--dead-after", "500 ms", "two intervals (600 ms)"];
+    fails(&limits, 2, &words);
+    // The examples' files of keys are not beside it.
+    fails(&["run", &fleet], 2, &["vision.key", "No such file"]);
+    fails(&["run", &format!("{fleet}.none")], 3, &["No such file"]);
+    fails(&["run", &fleet, "--interval", "1"], 2, &["10 to 600000"]);
+}

@@ -3,7 +3,7 @@
 //! Written from the definitions alone. It shares the types of the input and the output with the
 //! algorithms, and no code.
 
-use crate::model::{Node, Problem, Resource};
+use crate::model::{Node, Problem, Resource, Topology};
 use crate::plan::{Plan, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,8 +84,7 @@ pub enum Fault {
 }
 
 /// The ends of a way of a cable, in its direction.
-fn ends(problem: &Problem, way: Resource) -> Option<(Node, Node)> {
-    let topology = &problem.topology;
+pub(crate) fn ends(topology: &Topology, way: Resource) -> Option<(Node, Node)> {
     let link = |at: usize| {
         let link = topology.links.get(at)?;
         Some((Node::Switch(link.a), Node::Switch(link.b)))
@@ -148,7 +147,7 @@ fn check_tree(problem: &Problem, job: usize, tree: &Tree) -> Result<(), Fault> {
     for stream in &tree.streams {
         let mut at = stream.from;
         for &way in &stream.route {
-            let (begin, end) = ends(problem, way).ok_or(Fault::Unknown(job))?;
+            let (begin, end) = ends(topology, way).ok_or(Fault::Unknown(job))?;
             let is_through = matches!(end, Node::Switch(_)) || end == stream.to;
             if begin != at || !is_through {
                 let (from, to) = (stream.from, stream.to);

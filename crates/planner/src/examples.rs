@@ -7,6 +7,7 @@ fn switch(name: &str, capacity: f64) -> Switch {
         name: name.to_owned(),
         capacity,
         narrow_cost: 1.0,
+        tier: None,
     }
 }
 

@@ -18,6 +18,7 @@ fn switch(name: String, capacity: f64) -> Switch {
         name,
         capacity,
         narrow_cost: 1.0,
+        tier: None,
     }
 }
 
@@ -234,6 +235,7 @@ pub fn random(seed: u64) -> Problem {
             name: format!("s{at}"),
             capacity,
             narrow_cost,
+            tier: None,
         });
         if at > 0 {
             let link = Link {
@@ -293,5 +295,107 @@ pub fn random(seed: u64) -> Problem {
         jobs,
         background,
         results: random.below(2) == 0,
+    }
+}
+
+/// A random fabric of two or three tiers in Gbit/s: one to three jobs, which may share hosts, links
+/// from 5 to 40, and a parameter server at each switch of the highest tier. In about half of the
+/// fabrics a link or a switch above the leaves is down. Names begin with `leaf`, `pod`, and
+/// `spine` or `core`.
+#[must_use]
+pub fn fabric(seed: u64, tiers: usize) -> Problem {
+    let mut random = Random::new(seed);
+    let mut topology = Topology::default();
+    let is_mesh = random.below(2) == 0;
+    let (pods, above) = match tiers {
+        2 => (1, 0),
+        _ => (2 + random.below(2), 1 + random.below(2)),
+    };
+    let tops = (1 + random.below(3)) * above.max(1);
+    for at in 0..tops {
+        let name = if tiers == 2 { "spine" } else { "core" };
+        let capacity = random.between(30.0, 80.0);
+        topology
+            .switches
+            .push(switch(format!("{name}{at}"), capacity));
+        topology.servers.push(Host {
+            name: format!("ps{at}"),
+            switch: at,
+            rate: 10.0,
+        });
+    }
+    let mut add = |topology: &mut Topology, name: String, to: &[usize]| {
+        let a = topology.switches.len();
+        let capacity = random.between(30.0, 80.0);
+        topology.switches.push(switch(name, capacity));
+        for &b in to {
+            let rate = random.between(5.0, 40.0);
+            topology.links.push(Link { a, b, rate });
+        }
+        a
+    };
+    let mut leaves = Vec::new();
+    for pod in 0..pods {
+        let mut up: Vec<_> = (0..tops).collect();
+        if tiers > 2 {
+            up = (0..above)
+                .map(|at| {
+                    // Each switch of a pod has cores of its own, or all of them.
+                    let cores = (0..tops).filter(|core| is_mesh || core % above == at);
+                    let cores: Vec<_> = cores.collect();
+                    add(&mut topology, format!("pod{pod}-{at}"), &cores)
+                })
+                .collect();
+        }
+        for _ in 0..2 + pod % 2 + usize::from(tiers == 2) {
+            let name = format!("leaf{}", leaves.len());
+            leaves.push(add(&mut topology, name, &up));
+        }
+    }
+    for at in 0..leaves.len() * 4 {
+        topology.hosts.push(Host {
+            name: format!("h{at}"),
+            switch: leaves[at / 4],
+            rate: 10.0,
+        });
+    }
+    match random.below(4) {
+        0 => {
+            let down = random.below(topology.links.len());
+            topology.links[down].rate = 0.0;
+        }
+        1 => {
+            let down = loop {
+                let at = random.below(topology.switches.len());
+                if !leaves.contains(&at) {
+                    break at;
+                }
+            };
+            topology.switches[down].capacity = 0.0;
+            let links = topology.links.iter_mut();
+            let links = links.filter(|link| link.a == down || link.b == down);
+            links.for_each(|link| link.rate = 0.0);
+            let servers = topology.servers.iter_mut();
+            let servers = servers.filter(|server| server.switch == down);
+            servers.for_each(|server| server.rate = 0.0);
+        }
+        _ => {}
+    }
+    let hosts = topology.hosts.len();
+    let jobs = (0..1 + random.below(3)).map(|at| {
+        let workers = 2 + random.below(hosts - 1);
+        Job {
+            name: format!("job{at}"),
+            workers: random.sample(hosts, workers),
+            bytes: 500_000_000,
+            element: [Element::F32, Element::Bf16][random.below(2)],
+            weight: [1.0, 2.0][random.below(2)],
+        }
+    });
+    Problem {
+        jobs: jobs.collect(),
+        topology,
+        background: Vec::new(),
+        results: true,
     }
 }

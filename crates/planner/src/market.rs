@@ -21,11 +21,23 @@ pub struct Market<'a> {
     pub servers: Vec<f64>,
     /// By host: price of its cable.
     hosts: Vec<f64>,
+    /// By arc: its price, with that of the way back if results load it.
+    pub arcs: Vec<f64>,
 }
 
 impl<'a> Market<'a> {
     /// By the price of each resource.
     pub fn new(problem: &'a Problem, network: &'a Network, prices: &[f64]) -> Self {
+        Self::toward(problem, network, prices, 0..network.switches)
+    }
+
+    /// With routes to some switches only.
+    pub fn toward(
+        problem: &'a Problem,
+        network: &'a Network,
+        prices: &[f64],
+        targets: impl Iterator<Item = usize>,
+    ) -> Self {
         let hosts = problem.topology.hosts.iter().map(|host| host.rate);
         let scale = hosts.fold(0.0, f64::max);
         let of = |resource: usize| {
@@ -38,16 +50,20 @@ impl<'a> Market<'a> {
             prices[resource] + tie
         };
         let back = |arc: usize| {
-            if problem.results {
+            if !problem.results {
+                0.0
+            } else if network.free[arc ^ 1] > 0.0 {
                 prices[arc ^ 1]
             } else {
-                0.0
+                f64::INFINITY
             }
         };
         let arc = |arc: usize| of(arc) + back(arc);
         let topology = &problem.topology;
+        let arcs: Vec<_> = (0..network.arcs).map(arc).collect();
         Self {
-            paths: Paths::new(network, arc),
+            paths: Paths::toward(network, targets, |arc| arcs[arc]),
+            arcs,
             switches: (0..network.switches)
                 .map(|at| of(network.capacity(at)))
                 .collect(),
@@ -55,7 +71,15 @@ impl<'a> Market<'a> {
                 .map(|at| arc(network.server_in(at)))
                 .collect(),
             hosts: (0..topology.hosts.len())
-                .map(|at| prices[network.host_out(at)] + back(network.host_out(at)))
+                .map(|at| network.host_out(at))
+                .map(|arc| {
+                    prices[arc]
+                        + if problem.results {
+                            prices[arc ^ 1]
+                        } else {
+                            0.0
+                        }
+                })
                 .collect(),
             builder: Builder { problem, network },
         }

@@ -15,6 +15,9 @@ pub struct Switch {
     pub capacity: f64,
     /// Capacity that a bit of 16-bit elements takes, relative to one of 32-bit elements.
     pub narrow_cost: f64,
+    /// Tier in the fabric: of the two ends of a link, that with the higher one is above. `None` is
+    /// the distance from hosts ([`Topology::tiers`]).
+    pub tier: Option<u32>,
 }
 
 /// A cable between two switches.
@@ -50,6 +53,41 @@ pub struct Topology {
     pub hosts: Vec<Host>,
     /// Parameter servers.
     pub servers: Vec<Host>,
+}
+
+impl Topology {
+    /// The tier of each switch.
+    ///
+    /// It is the one given, else one more than the lowest of its neighbours, and 0 for a switch
+    /// with hosts. Links that are down count, so that no tier changes with them. This fits leaves
+    /// and spines, and fat-trees. It does not fit a leaf without hosts and a spine with some: these
+    /// need a tier in the input.
+    #[must_use]
+    pub fn tiers(&self) -> Vec<u32> {
+        let mut tiers: Vec<_> = self.switches.iter().map(|switch| switch.tier).collect();
+        for host in &self.hosts {
+            tiers[host.switch].get_or_insert(0);
+        }
+        let is_fixed: Vec<_> = tiers.iter().map(Option::is_some).collect();
+        // A pass at least for each switch on the longest of the shortest ways.
+        loop {
+            let mut is_changed = false;
+            for link in &self.links {
+                for (from, to) in [(link.a, link.b), (link.b, link.a)] {
+                    let Some(tier) = tiers[from].map(|tier| tier.saturating_add(1)) else {
+                        continue;
+                    };
+                    if !is_fixed[to] && tiers[to].is_none_or(|known| tier < known) {
+                        tiers[to] = Some(tier);
+                        is_changed = true;
+                    }
+                }
+            }
+            if !is_changed {
+                return tiers.into_iter().map(Option::unwrap_or_default).collect();
+            }
+        }
+    }
 }
 
 /// The type of a job's gradients.

@@ -20,7 +20,7 @@ pub struct Network {
     links: usize,
     hosts: usize,
     /// By switch: arcs to it from other switches, and their origins.
-    into: Vec<Vec<(usize, usize)>>,
+    pub into: Vec<Vec<(usize, usize)>>,
 }
 
 impl Network {
@@ -131,6 +131,15 @@ pub struct Paths {
 impl Paths {
     /// Cheapest paths by a cost of each arc; arcs on which nothing is free are not used.
     pub fn new(network: &Network, cost_of: impl Fn(usize) -> f64) -> Self {
+        Self::toward(network, 0..network.switches, cost_of)
+    }
+
+    /// The same to some switches only.
+    pub fn toward(
+        network: &Network,
+        targets: impl Iterator<Item = usize>,
+        cost_of: impl Fn(usize) -> f64,
+    ) -> Self {
         let switches = network.switches;
         let mut paths = Self {
             switches,
@@ -138,7 +147,7 @@ impl Paths {
             next: vec![(usize::MAX, usize::MAX); switches * switches],
         };
         let mut heap = BinaryHeap::new();
-        for target in 0..switches {
+        for target in targets {
             let row = target * switches;
             paths.cost[row + target] = 0.0;
             heap.push(Near(0.0, target));

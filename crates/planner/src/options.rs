@@ -69,6 +69,16 @@ impl FromStr for Algorithm {
     }
 }
 
+/// Which trees a plan of `tally` may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// All trees, of any depth and over any links.
+    #[default]
+    Any,
+    /// One tree for each job, as Tally's switches can make it ([`rules`](crate::rules)).
+    Fabric,
+}
+
 /// Limits and seeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -80,8 +90,10 @@ pub struct Options {
     pub time_limit: Duration,
     /// Rounds of pricing.
     pub rounds: usize,
-    /// Largest number of trees of a job in a plan of `tally`.
+    /// Largest number of trees of a job in a plan of `tally`, if its shape allows several.
     pub trees: usize,
+    /// Which trees a plan of `tally` may have.
+    pub shape: Shape,
 }
 
 impl Default for Options {
@@ -93,6 +105,7 @@ impl Default for Options {
             time_limit,
             rounds: 200,
             trees: usize::MAX,
+            shape: Shape::Any,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The output: who sums what, on which routes, and at which rate.
 
 use crate::model::{Node, Resource};
+use crate::options::Algorithm;
 use serde::{Deserialize, Serialize};
 
 /// A flow of gradients from where they are made or summed to where they are summed.
@@ -69,6 +70,17 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Of no job.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            algorithm: Algorithm::Tally.name().to_owned(),
+            jobs: Vec::new(),
+            bound: None,
+            cut_off: false,
+        }
+    }
+
     /// The lowest rate per weight.
     #[must_use]
     pub fn rate(&self, weights: impl IntoIterator<Item = f64>) -> f64 {

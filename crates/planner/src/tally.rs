@@ -8,11 +8,12 @@
 use crate::master::{Candidate, Master, Pricer, Prices};
 use crate::model::{Error, Node, Problem};
 use crate::network::{Network, Paths};
-use crate::options::{Algorithm, Options};
+use crate::options::{Algorithm, Options, Shape};
 use crate::plan::{JobPlan, Plan};
 use crate::price::{Raw, Tor, Trees};
+use crate::rules;
 use crate::trees::Builder;
-use crate::{choice, fewer, grid};
+use crate::{choice, fabric, fewer, grid};
 use std::collections::BTreeSet;
 
 /// Part of the best level that a plan with fewer changes must reach.
@@ -76,6 +77,9 @@ fn solve(
     jobs: &[usize],
     given: Vec<Candidate>,
 ) -> Plan {
+    if options.shape == Shape::Fabric {
+        return fabric::plan(problem, network, options, jobs, given);
+    }
     let mut master = Master::new(problem, network);
     let seeds = seeds(problem, network, jobs);
     for candidate in seeds.into_iter().chain(given) {
@@ -106,7 +110,13 @@ pub struct Replanned {
 }
 
 /// What a job did before, if all of it is possible still.
-fn kept(problem: &Problem, network: &Network, job: usize, before: &JobPlan) -> Option<Candidate> {
+fn kept(
+    problem: &Problem,
+    network: &Network,
+    shape: Shape,
+    job: usize,
+    before: &JobPlan,
+) -> Option<Candidate> {
     let workers: BTreeSet<_> = problem.jobs[job].workers.iter().copied().collect();
     let topology = &problem.topology;
     let mut parts = Vec::new();
@@ -132,6 +142,9 @@ fn kept(problem: &Problem, network: &Network, job: usize, before: &JobPlan) -> O
             return None;
         }
         parts.push((share.tree.clone(), share.fraction));
+    }
+    if shape == Shape::Fabric && rules::check_job(problem, job, before).is_err() {
+        return None;
     }
     (before.rate > 0.0 && !parts.is_empty()).then_some(Candidate { job, parts })
 }
@@ -169,7 +182,6 @@ pub fn replan_holding(
 ) -> Result<Replanned, Error> {
     problem.validate()?;
     let network = Network::new(problem);
-    let weights = || problem.jobs.iter().map(|job| job.weight);
     let old = |job: usize| {
         let at = names
             .iter()
@@ -179,17 +191,24 @@ pub fn replan_holding(
     let mut given = Vec::new();
     let mut free = Vec::new();
     for job in 0..problem.jobs.len() {
-        match old(job).and_then(|before| kept(problem, &network, job, before)) {
+        match old(job).and_then(|before| kept(problem, &network, options.shape, job, before)) {
             Some(candidate) => given.push(candidate),
             None => free.push(job),
         }
     }
     let fresh = plan(problem, &network, options);
+    // The lowest rate per weight of the jobs that can have one.
+    let level = |plan: &Plan| {
+        let jobs = plan.jobs.iter().zip(&fresh.jobs).zip(&problem.jobs);
+        let can = jobs.filter(|((_, fresh), _)| fresh.rate > 0.0);
+        let rates = can.map(|((planned, _), job)| planned.rate / job.weight);
+        rates.fold(f64::INFINITY, f64::min)
+    };
     let holds = given.iter().filter(|it| held.contains(&it.job));
     let holds: Vec<_> = holds.cloned().collect();
     let mut best = solve(problem, &network, options, &free, given);
     let mut waiting = Vec::new();
-    if best.rate(weights()) < fresh.rate(weights()) * ENOUGH {
+    if level(&best) < level(&fresh) * ENOUGH {
         let would_move = |job: &usize| old(*job).is_some_and(|it| !same(&fresh.jobs[*job], it));
         waiting = holds.iter().map(|it| it.job).filter(would_move).collect();
         best = if waiting.is_empty() {

@@ -5,6 +5,7 @@ use crate::network::{Network, Paths, Routes};
 use crate::plan::{Stream, Tree};
 
 /// What trees are made with.
+#[derive(Clone, Copy)]
 pub struct Builder<'a> {
     /// The problem.
     pub problem: &'a Problem,

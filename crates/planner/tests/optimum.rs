@@ -23,6 +23,7 @@ fn problem(random: &mut Random, sizes: [usize; 3], jobs: usize, link: (f64, f64)
             name,
             capacity,
             narrow_cost: random.between(0.5, 1.0),
+            tier: None,
         });
         if at > 0 {
             let rate = random.between(link.0, link.1);

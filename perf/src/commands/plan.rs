@@ -10,7 +10,8 @@
 //!
 //! Catches: a rate is the lowest per weight of all jobs. `r-gria` and `r-inart` are the best of 16
 //! draws. `grid-exact` is the optimum of GRID's model, which leaves links free; where they bind, it
-//! may be below R-GRIA. `tally-8` is `tally` with at most 8 trees a job.
+//! may be below R-GRIA. `tally-8` is `tally` with at most 8 trees a job, `switches` with one tree a
+//! job that Tally's switches can make.
 //!
 //! With `--switches` the worked examples are carried out by real switches and agents, and their
 //! rates are measured (`switches.rs`).
@@ -23,11 +24,13 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 use tally_planner::check::check;
 use tally_planner::generate::{self, Grid};
-use tally_planner::{Algorithm, Options, Plan, Problem, examples};
+use tally_planner::{Algorithm, Options, Plan, Problem, Shape, examples, rules};
 use tally_report::{Machine, Report, Target};
 
 /// Trees of a job in the row `tally-8`.
 const FEW_TREES: usize = 8;
+/// Row of `tally` with one tree a job, as Tally's switches can make it.
+const SWITCHES: &str = "switches";
 /// Rate of a link that GRID's model leaves free.
 const FREE: f64 = 1e5;
 
@@ -211,6 +214,9 @@ fn planned(problem: &Problem, algorithm: Algorithm, options: &Options) -> Result
     let plan = tally_planner::plan(problem, algorithm, options)?;
     let ms = start.elapsed().as_secs_f64() * 1e3;
     check(problem, &plan).with_context(|| format!("plan of {}", algorithm.name()))?;
+    if options.shape == Shape::Fabric {
+        rules::check(problem, &plan).context("plan for switches")?;
+    }
     let rate = plan.rate(problem.jobs.iter().map(|job| job.weight));
     Ok((plan, rate, ms))
 }
@@ -236,7 +242,14 @@ fn measure(setup: &Setup, seeds: u64, options: &Options) -> Result<Vec<Row>> {
         .algorithms
         .iter()
         .map(|&of| (of, of.name().to_owned(), *options));
-    let contenders = contenders.chain([(Tally, format!("tally-{FEW_TREES}"), few)]);
+    let fabric = Options {
+        shape: Shape::Fabric,
+        ..*options
+    };
+    let contenders = contenders.chain([
+        (Tally, format!("tally-{FEW_TREES}"), few),
+        (Tally, SWITCHES.to_owned(), fabric),
+    ]);
     let mut all = Vec::new();
     for (algorithm, name, options) in contenders {
         let plans = problems.iter().enumerate().map(|(seed, problem)| {
@@ -393,6 +406,10 @@ impl Results {
         let ms = self.mean("fleet", "tally", |row| row.plan_ms);
         let how = "tally, 20 jobs on 500 hosts, slowest seed";
         targets.push(Target::at_most("time to plan", ms, "ms", 1000.0, how));
+        let ms = self.mean("fleet", SWITCHES, |row| row.plan_ms);
+        let how = "one tree a job for switches, 20 jobs on 500 hosts, slowest seed";
+        let name = "time to plan for switches";
+        targets.push(Target::at_most(name, ms, "ms", 1000.0, how));
         targets
     }
 

@@ -65,12 +65,7 @@ fn state(now: &[(usize, Role)], is_busy: bool, site: &Site) -> State {
         .iter()
         .filter(|(at, _)| !site.dead.contains(&names()[*at][..]));
     let now: Roles = answer.cloned().collect();
-    let broken = broken(&now, &names(), site);
-    State {
-        now,
-        is_busy,
-        broken,
-    }
+    State::new(now, is_busy, &names(), site)
 }
 
 fn verdict_of(state: &State, wanted: &[(usize, Role)], site: &Site) -> Verdict {
@@ -101,7 +96,7 @@ fn a_job_with_a_dead_root_or_link_moves_at_once() {
     let mut site = Site::default();
     site.dead.insert("spine1");
     let stuck = state(&tree(0), true, &site);
-    assert_eq!(stuck.broken.as_deref(), Some("switch spine1 is dead"));
+    assert_eq!(stuck.broken(), Some("switch spine1 is dead"));
     assert_eq!(
         verdict_of(&stuck, &tree(1), &site),
         Verdict::Go { ends: true }
@@ -110,7 +105,7 @@ fn a_job_with_a_dead_root_or_link_moves_at_once() {
     let mut site = Site::default();
     site.links.insert(["spine1", "leaf2"]);
     let stuck = state(&tree(0), true, &site);
-    assert_eq!(stuck.broken.as_deref(), Some("link spine1 - leaf2 is down"));
+    assert_eq!(stuck.broken(), Some("link spine1 - leaf2 is down"));
     assert_eq!(
         verdict_of(&stuck, &tree(1), &site),
         Verdict::Go { ends: true }
@@ -124,10 +119,7 @@ fn a_job_with_a_dead_root_or_link_moves_at_once() {
 fn a_switch_that_came_back_without_the_job_gets_it_while_others_run() {
     let site = Site::default();
     let lacking = state(&tree(0)[1..], true, &site);
-    assert_eq!(
-        lacking.broken.as_deref(),
-        Some("switch leaf1 does not have the job")
-    );
+    assert_eq!(lacking.broken(), Some("switch leaf1 does not have the job"));
     assert_eq!(
         verdict_of(&lacking, &tree(0), &site),
         Verdict::Go { ends: false }
@@ -135,11 +127,11 @@ fn a_switch_that_came_back_without_the_job_gets_it_while_others_run() {
 }
 
 #[test]
-fn half_of_a_move_continues_though_members_have_joined() {
+fn half_of_a_move_is_finished_though_members_have_joined() {
     let site = Site::default();
     // The root is removed; the leaves are as they were.
     let half = state(&tree(0)[..2], true, &site);
-    assert!(!half.is_held());
+    assert_eq!(half.broken(), Some("switch spine1 does not have the job"));
     assert_eq!(
         verdict_of(&half, &tree(1), &site),
         Verdict::Go { ends: true }

@@ -2,7 +2,10 @@
 
 use super::*;
 use tally_planner::check::check;
-use tally_planner::{Algorithm, Element, Host, Link, Options, Share, Switch, Tree, plan};
+use tally_planner::{
+    Algorithm, Element, Host, Link, Options, Random, Shape, Share, Switch, Tree, generate, plan,
+    replan_holding, rules,
+};
 
 /// A fabric of switches by name and capacity, links, hosts and servers by name and switch.
 fn problem(
@@ -28,6 +31,7 @@ fn problem(
                     name: (*name).to_owned(),
                     capacity: *capacity,
                     narrow_cost: 1.0,
+                    tier: None,
                 })
                 .collect(),
             links: links
@@ -164,6 +168,19 @@ fn workers(problem: &Problem, plan: &Plan) -> String {
         format!("{} {} {}", it.rank, host.name, switch.name)
     });
     workers.collect::<Vec<_>>().join(", ")
+}
+
+fn options() -> Options {
+    Options {
+        shape: Shape::Fabric,
+        ..Options::default()
+    }
+}
+
+fn for_switches(problem: &Problem) -> Plan {
+    let plan = plan(problem, Algorithm::Tally, &options()).unwrap();
+    check(problem, &plan).unwrap();
+    plan
 }
 
 fn planned(problem: &Problem, algorithm: Algorithm) -> Plan {
@@ -574,58 +591,195 @@ fn a_link_that_the_fabric_does_not_have_is_refused_with_the_end_that_lacks_it() 
     }
 }
 
-/// Fleets with a PS at each spine, as docs/PLANNING.md advises, and links of very different rates.
-/// What cannot be applied joins two spines by a leaf.
-#[test]
-fn most_plans_of_leaf_spine_fleets_have_trees() {
-    let mut random = tally_planner::random::Random::new(3);
-    let mut good = 0;
-    for _ in 0..100 {
-        let (leaves, spines) = (2 + random.below(3), 1 + random.below(3));
-        let leaf_names: Vec<_> = (0..leaves).map(|n| format!("leaf{n}")).collect();
-        let spine_names: Vec<_> = (0..spines).map(|n| format!("spine{n}")).collect();
-        let names = leaf_names.iter().chain(&spine_names);
-        let switches: Vec<_> = names.map(|it| (it.as_str(), 60.0)).collect();
-        let links = leaf_names.iter().flat_map(|leaf| {
-            let links = spine_names.iter().map(|it| (leaf.as_str(), it.as_str()));
-            links.collect::<Vec<_>>()
-        });
-        let hosts: Vec<_> = (0..leaves * 4).map(|n| format!("h{n}")).collect();
-        let hosts = hosts.iter().enumerate();
-        let hosts: Vec<_> = hosts
-            .map(|(n, host)| (host.as_str(), leaf_names[n / 4].as_str()))
-            .collect();
-        let servers: Vec<_> = spine_names.iter().map(|it| format!("ps-{it}")).collect();
-        let servers = servers.iter().zip(&spine_names);
-        let servers: Vec<_> = servers.map(|(ps, it)| (ps.as_str(), it.as_str())).collect();
-        let links: Vec<_> = links.collect();
-        let mut problem = problem(&switches, &links, &hosts, &servers);
-        for link in &mut problem.topology.links {
-            link.rate = random.between(5.0, 40.0);
-        }
-        let count = 1 + random.below(3);
-        problem.jobs = (0..count)
-            .map(|n| Job {
-                name: format!("job{n}"),
-                workers: {
-                    let workers = 2 + random.below(hosts.len() - 1);
-                    random.sample(hosts.len(), workers)
-                },
-                ..problem.jobs[0].clone()
-            })
-            .collect();
-        let plan = planned(&problem, Algorithm::Tally);
-        let links = fabric(&problem);
-        let trees = problem.jobs.iter().zip(&plan.jobs);
-        let trees =
-            trees.map(|(job, planned)| tree(&problem.topology, job, planned, 1, |at| &links[at]));
-        let trees: Result<Vec<_>, _> = trees.collect();
-        let done = trees.and_then(|trees| check_capacity(&problem, &plan, &trees));
-        match done {
-            Ok(()) => good += 1,
-            Err(Refusal::Parents { .. }) => {}
-            Err(error) => panic!("{error}"),
+/// What switches make of a plan's trees, as resources with loads: one stream on each link up and
+/// its result, and what each switch sums.
+fn made(problem: &Problem, plan: &Plan, trees: &[JobTree]) -> BTreeMap<Resource, f64> {
+    let topology = &problem.topology;
+    let at = |name: &str| match names::find(topology, name) {
+        Some(Node::Switch(at)) => at,
+        other => panic!("{name}: {other:?}"),
+    };
+    let mut loads = BTreeMap::new();
+    for ((job, planned), tree) in problem.jobs.iter().zip(&plan.jobs).zip(trees) {
+        for (switch, role) in &tree.roles {
+            if let Some(parent) = role.parent() {
+                for (from, to) in [(*switch, at(parent)), (at(parent), *switch)] {
+                    let way = names::way(topology, Node::Switch(from), Node::Switch(to));
+                    *loads.entry(way.unwrap()).or_default() += planned.rate;
+                }
+            }
+            if role.members() > 1 {
+                let cost = match job.element.is_narrow() {
+                    true => topology.switches[*switch].narrow_cost,
+                    false => 1.0,
+                };
+                let sums = planned.rate * cost * role.members() as f64;
+                *loads.entry(Resource::Capacity(*switch)).or_default() += sums;
+            }
         }
     }
-    assert!(good >= 80, "{good} of 100");
+    loads
+}
+
+/// The loads of a plan on links and switches, without those of the ways from roots to their PS.
+fn meant(problem: &Problem, plan: &Plan) -> BTreeMap<Resource, f64> {
+    let mut plan = plan.clone();
+    for share in plan.jobs.iter_mut().flat_map(|it| &mut it.shares) {
+        let server = Node::Server(share.tree.server);
+        let streams = &mut share.tree.streams;
+        streams.retain(|it| it.to != server);
+    }
+    let mut loads = loads(problem, &plan);
+    loads.retain(|it, _| {
+        let is_link = matches!(it, Resource::Forward(_) | Resource::Backward(_));
+        is_link || matches!(it, Resource::Capacity(_))
+    });
+    loads
+}
+
+/// The trees of all jobs that have one; what the switches make of them is what was planned.
+#[track_caller]
+fn all_made(problem: &Problem, plan: &Plan) -> usize {
+    rules::check(problem, plan).unwrap();
+    let mut problem = problem.clone();
+    let mut plan = plan.clone();
+    let has_tree: Vec<_> = plan.jobs.iter().map(|it| it.rate > 0.0).collect();
+    let mut keep = has_tree.iter();
+    problem.jobs.retain(|_| *keep.next().unwrap());
+    plan.jobs.retain(|it| it.rate > 0.0);
+    let links = fabric(&problem);
+    let trees = problem.jobs.iter().zip(&plan.jobs);
+    let trees =
+        trees.map(|(job, planned)| tree(&problem.topology, job, planned, 1, |at| &links[at]));
+    let trees: Vec<_> = trees.collect::<Result<_, _>>().unwrap();
+    check_capacity(&problem, &plan, &trees).unwrap();
+    let (made, meant) = (made(&problem, &plan, &trees), meant(&problem, &plan));
+    assert!(made.keys().eq(meant.keys()), "{made:?} {meant:?}");
+    for (resource, load) in &made {
+        let differs = (load - meant[resource]).abs();
+        assert!(differs < 1e-9, "{resource:?}: {load} {}", meant[resource]);
+    }
+    trees.len()
+}
+
+/// Fleets with a PS at each switch of the highest tier, links of very different rates, and a link
+/// or switch down in half of them.
+#[test]
+fn plans_for_switches_are_made_as_they_are() {
+    for (tiers, least) in [(2, 150), (3, 150)] {
+        let (mut jobs, mut trees, mut lost) = (0, 0, 0);
+        for seed in 0..100 {
+            let problem = generate::fabric(seed, tiers);
+            let plan = for_switches(&problem);
+            let made = all_made(&problem, &plan);
+            trees += made;
+            jobs += plan.jobs.len();
+            // A plan of any shape has no job more.
+            let any = planned(&problem, Algorithm::Tally);
+            lost += any.jobs.iter().filter(|it| it.rate > 0.0).count() - made;
+        }
+        println!("{tiers} tiers: {trees} of {jobs} jobs have trees; {lost} more without the rules");
+        assert!(trees >= least, "{trees} of {jobs} jobs");
+        assert_eq!(lost, 0);
+    }
+}
+
+/// A link of the tree dies, and one comes back: jobs that are held keep their trees if they can,
+/// and all new ones are such that switches can make them.
+#[test]
+fn plans_that_follow_plans_are_made_as_they_are() {
+    for seed in 0..50 {
+        let mut problem = generate::fabric(seed, 2 + seed as usize % 2);
+        let names: Vec<_> = problem.jobs.iter().map(|it| it.name.clone()).collect();
+        let mut before = for_switches(&problem);
+        let mut random = Random::new(seed);
+        for _ in 0..4 {
+            let at = random.below(problem.topology.links.len());
+            let link = &mut problem.topology.links[at];
+            link.rate = if link.rate > 0.0 { 0.0 } else { 20.0 };
+            let held = [random.below(names.len())];
+            let options = options();
+            let next = replan_holding(&problem, &before, &names, &held, &options).unwrap();
+            check(&problem, &next.plan).unwrap();
+            all_made(&problem, &next.plan);
+            before = next.plan;
+        }
+    }
+}
+
+/// A plan of any shape is no plan to keep, where it breaks a rule.
+#[test]
+fn a_tree_that_switches_cannot_make_is_not_kept() {
+    let mut count = 0;
+    for seed in 0..40 {
+        let problem = generate::fabric(seed, 2);
+        let names: Vec<_> = problem.jobs.iter().map(|it| it.name.clone()).collect();
+        let before = planned(&problem, Algorithm::Tally);
+        count += usize::from(rules::check(&problem, &before).is_err());
+        let all: Vec<_> = (0..names.len()).collect();
+        let next = replan_holding(&problem, &before, &names, &all, &options()).unwrap();
+        all_made(&problem, &next.plan);
+    }
+    assert!(count > 10, "{count} of 40 break a rule");
+}
+
+/// The sum of a root is complete, so its way to the PS may pass switches of the tree.
+#[test]
+fn the_way_from_a_root_to_its_ps_is_no_part_of_the_tree() {
+    let mut problem = leaf_spine(100.0, 100.0);
+    let spine = problem.topology.switches[2].clone();
+    problem.topology.switches.push(Switch {
+        name: "spine2".to_owned(),
+        ..spine
+    });
+    for a in [0, 1] {
+        let rate = 100.0;
+        problem.topology.links.push(Link { a, b: 3, rate });
+    }
+    problem.topology.servers[0].switch = 0;
+    let streams: [&[&str]; 7] = [
+        &["h1", "leaf1"],
+        &["h2", "leaf1"],
+        &["h3", "leaf2"],
+        &["h4", "leaf2"],
+        &["leaf1", "spine1"],
+        &["leaf2", "spine1"],
+        &["spine1", "leaf2", "spine2", "leaf1", "ps1"],
+    ];
+    let plan = by_hand(&problem, "ps1", &streams);
+    rules::check(&problem, &plan).unwrap();
+    let expected = "spine1: ranks 0 to 3 of 4, root, below: leaf1, leaf2";
+    assert_eq!(roles(&problem, &plan)[2], expected);
+}
+
+/// A leaf without hosts is above the spines by its distance. With its tier, it is no root.
+#[test]
+fn a_leaf_for_a_ps_alone_needs_its_tier() {
+    let switches = ["leaf1", "leaf2", "spine1", "spine2", "leaf3"].map(|name| (name, 100.0));
+    let mut problem = problem(
+        &switches,
+        &[
+            ("leaf1", "spine1"),
+            ("leaf2", "spine2"),
+            ("leaf3", "spine1"),
+            ("leaf3", "spine2"),
+        ],
+        &[("h1", "leaf1"), ("h2", "leaf2")],
+        &[("ps1", "leaf3")],
+    );
+    let plan = for_switches(&problem);
+    refused(&problem, &plan, &["leaf3", "spine1", "spine2", "`tier`"]);
+    problem.topology.switches[4].tier = Some(0);
+    let plan = for_switches(&problem);
+    refused(&problem, &plan, &["no parameter server"]);
+    let link = Link {
+        a: 0,
+        b: 3,
+        rate: 100.0,
+    };
+    problem.topology.links.push(link);
+    let plan = for_switches(&problem);
+    assert_eq!(all_made(&problem, &plan), 1);
+    let expected = "spine2: ranks 0 to 1 of 2, root, below: leaf1, leaf2";
+    assert_eq!(roles(&problem, &plan)[2], expected);
 }

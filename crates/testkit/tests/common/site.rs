@@ -1,8 +1,8 @@
-//! A fabric of real switches without jobs, and `tally-controller` beside it.
+//! A fabric of real switches for `tally-controller`: its fleets, plans, jobs and their sums.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-use crate::common::programs;
+use super::common::programs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,7 +14,7 @@ use tally_testkit::fabric::{Fabric, FabricSpec};
 use tally_testkit::reference::{Inputs, Reference};
 
 pub const LONG: Duration = Duration::from_secs(60);
-const SPINES: [&str; 2] = ["spine1", "spine2"];
+pub const SPINES: [&str; 2] = ["spine1", "spine2"];
 /// The switch at a TCP port of its own namespace.
 const REMOTE: &str = "leaf2";
 const ADDRESS: &str = "127.0.0.1:31300";
@@ -74,6 +74,13 @@ impl Site {
 
     /// Writes a fleet of these jobs, in which one spine is down, and its plan.
     pub fn plan(&self, name: &str, jobs: &[usize], down: &str) -> [String; 2] {
+        let fleet = self.fleet(name, jobs, down);
+        let plan = self.done(&["plan", &fleet, "--trees", "1", "--json"]);
+        [fleet, self.write(&format!("{name}-plan.json"), &plan)]
+    }
+
+    /// Writes a fleet of these jobs, in which one spine is down.
+    pub fn fleet(&self, name: &str, jobs: &[usize], down: &str) -> String {
         let fabric = &self.0;
         let up = |spine: &str| if spine == down { 0 } else { 10 };
         let list = |items: Vec<String>| items.join(",");
@@ -122,9 +129,7 @@ impl Site {
             list(servers.to_vec()),
             list(specs.collect())
         );
-        let fleet = self.write(&format!("{name}-fleet.json"), &text);
-        let plan = self.done(&["plan", &fleet, "--trees", "1", "--json"]);
-        [fleet, self.write(&format!("{name}-plan.json"), &plan)]
+        self.write(&format!("{name}-fleet.json"), &text)
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -217,6 +222,12 @@ impl Site {
         let switch = self.0.plan().find(switch).unwrap();
         let report = self.0.switch_report(switch).unwrap();
         report.jobs.into_iter().find(|it| it.id == id)
+    }
+
+    /// The version of a switch's configuration, which counts its changes.
+    pub fn version(&self, switch: &str) -> u64 {
+        let switch = self.0.plan().find(switch).unwrap();
+        self.0.switch_report(switch).unwrap().config_version
     }
 
     /// The switches that have a job.
