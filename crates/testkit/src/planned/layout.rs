@@ -24,6 +24,17 @@ pub struct Circuit {
     pub worker: Option<usize>,
 }
 
+impl Circuit {
+    /// Ways and the capacity that its frames of gradients load.
+    pub fn resources(&self) -> impl Iterator<Item = Resource> {
+        let capacity = match self.to {
+            Node::Switch(switch) => Some(Resource::Capacity(switch)),
+            _ => None,
+        };
+        self.route.iter().copied().chain(capacity)
+    }
+}
+
 /// The place of a switch or PS in the tree of a share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Role {
@@ -227,6 +238,15 @@ impl Layout {
     #[must_use]
     pub fn frames(&self) -> BTreeMap<Resource, u64> {
         self.frames.clone()
+    }
+
+    /// Frames of gradients that a circuit carries in a round.
+    #[must_use]
+    pub fn frames_of(&self, circuit: usize) -> u64 {
+        let own = self.circuits[circuit].worker;
+        let parts = self.parts.iter().enumerate();
+        let passing = parts.filter(|(at, it)| own == Some(*at) || it.links.contains(&circuit));
+        passing.map(|(_, part)| part.fragments).sum()
     }
 
     /// All switches that sum, and parameter servers.

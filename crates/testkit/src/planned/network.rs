@@ -139,7 +139,7 @@ impl Network {
             add_routes(&mut lines, problem, number, circuit);
         }
         lines.run("ip")?;
-        network.shape(problem, scale)?;
+        network.shape(problem, layout, scale)?;
         Ok(network)
     }
 
@@ -231,38 +231,41 @@ impl Network {
         up.run("ip")
     }
 
-    /// Limits each cable's way to its rate.
-    fn shape(&mut self, problem: &Problem, scale: &Scale) -> Result<()> {
+    /// Limits each cable's way to its rate, which its circuits share by their frames in a round.
+    fn shape(&mut self, problem: &Problem, layout: &Layout, scale: &Scale) -> Result<()> {
         let mut lines = Lines::default();
         // No stream passes what is down.
         self.shaped.retain(|&of, _| limit(problem, of) > 0.0);
-        for (&resource, (role, interface)) in &self.shaped {
-            let bits = scale.bits(limit(problem, resource));
+        let circuits = circuits_by_resource(layout, problem.results);
+        for (resource, (role, interface)) in &self.shaped {
+            let bits = scale.bits(limit(problem, *resource));
             let least = 2.0 * scale.frame_bytes() as f64;
             let burst = (bits / 8.0 * BURST_SECONDS).max(least);
-            let is_capacity = matches!(resource, Resource::Capacity(_));
-            let bits_of_network = match problem.results && !is_capacity {
-                true => 15,
-                false => 16,
+            let mut add = |line: &str| {
+                let (object, rest) = line.split_once(' ').unwrap_or((line, ""));
+                lines.add(role, &format!("{object} add dev {interface} {rest}"));
             };
-            for line in [
-                format!("qdisc add dev {interface} root handle 1: htb default 2"),
-                format!(
-                    "class add dev {interface} parent 1: classid 1:1 htb rate {bits:.0}bit burst {burst:.0} \
-                     cburst {burst:.0} quantum 60000"
-                ),
-                format!(
-                    "class add dev {interface} parent 1: classid 1:2 htb rate 30gbit quantum 60000"
-                ),
-                format!(
-                    "qdisc add dev {interface} parent 1:1 handle 10: pfifo limit {WAITING_FRAMES}"
-                ),
-                format!(
-                    "filter add dev {interface} parent 1: protocol ip prio 1 u32 match ip dst \
-                     10.{SUMMING}.0.0/{bits_of_network} flowid 1:1"
-                ),
-            ] {
-                lines.add(role, &line);
+            add("qdisc root handle 1: htb default 2");
+            add(&format!(
+                "class parent 1: classid 1:1 htb rate {bits:.0}bit burst {burst:.0} cburst {burst:.0}"
+            ));
+            add("class parent 1: classid 1:2 htb rate 30gbit quantum 60000");
+            let ends = circuits.get(resource).map_or(&[][..], |it| it);
+            let fewest = ends.iter().map(|&(_, circuit)| layout.frames_of(circuit));
+            let fewest = fewest.min().unwrap_or(1);
+            for (n, &(network, circuit)) in ends.iter().enumerate() {
+                let (class, to) = (n + 0x10, end(network, circuit));
+                // A turn of the circuit with the fewest frames is one frame.
+                let quantum = scale.frame_bytes() * layout.frames_of(circuit) / fewest;
+                add(&format!(
+                    "class parent 1:1 classid 1:{class:x} htb rate 8kbit ceil 30gbit quantum {quantum}"
+                ));
+                add(&format!(
+                    "qdisc parent 1:{class:x} handle {class:x}: pfifo limit {WAITING_FRAMES}"
+                ));
+                add(&format!(
+                    "filter parent 1: protocol ip prio 1 u32 match ip dst {to}/32 flowid 1:{class:x}"
+                ));
             }
         }
         lines.run("tc")
@@ -311,6 +314,38 @@ fn node_of(problem: &Problem, device: Node) -> usize {
         Node::Host(host) => problem.topology.hosts[host].switch,
         Node::Switch(switch) => switch,
         Node::Server(server) => problem.topology.servers[server].switch,
+    }
+}
+
+/// The circuits' ends to which limited frames go over each way and into each capacity: those that
+/// sum, and those that send if results count.
+fn circuits_by_resource(
+    layout: &Layout,
+    results: bool,
+) -> BTreeMap<Resource, Vec<(u8, usize)>> {
+    let mut ends = BTreeMap::<_, Vec<_>>::new();
+    for (number, circuit) in layout.circuits.iter().enumerate() {
+        for resource in circuit.resources() {
+            ends.entry(resource).or_default().push((SUMMING, number));
+        }
+        for &way in circuit.route.iter().filter(|_| results) {
+            let back = opposite(way);
+            ends.entry(back).or_default().push((SENDING, number));
+        }
+    }
+    ends
+}
+
+/// The other way of a cable.
+const fn opposite(way: Resource) -> Resource {
+    match way {
+        Resource::Forward(at) => Resource::Backward(at),
+        Resource::Backward(at) => Resource::Forward(at),
+        Resource::HostOut(at) => Resource::HostIn(at),
+        Resource::HostIn(at) => Resource::HostOut(at),
+        Resource::ServerOut(at) => Resource::ServerIn(at),
+        Resource::ServerIn(at) => Resource::ServerOut(at),
+        Resource::Capacity(at) => Resource::Capacity(at),
     }
 }
 
