@@ -20,8 +20,13 @@
 //! count. Results return on the same cables; they count if the problem's `results` says so, but
 //! never against a capacity.
 //!
-//! **Shares in proportion.** A share's window is its fraction of the window of all. So at a queue
-//! that shares have in common each gets its fraction, and all end at about the same time.
+//! **Shares in proportion.** At each cable a circuit is assured of its part of the rate, which is
+//! its part of the frames. What others leave, it may use, too. So no share takes what the plan gives
+//! to another one, and no rate is limited to the planned one.
+//!
+//! **Windows.** A worker's window is a time at its planned rate, some milliseconds. A worker probes
+//! for results that are more than 5 ms behind the last one (PROTOCOL.md, R-1). In longer queues it
+//! would retransmit contributions that are not lost.
 //!
 //! Catches:
 //!
@@ -44,6 +49,7 @@ use crate::cluster::namespaces::allowed;
 use anyhow::{Context, Result, ensure};
 use network::Network;
 use std::path::PathBuf;
+use std::time::Duration;
 use tally_planner::{Plan, Problem, Resource};
 
 /// How a plan is carried out.
@@ -53,8 +59,9 @@ pub struct Scale {
     pub mbit_per_unit: f64,
     /// Payload of a fragment.
     pub payload_bytes: u16,
-    /// Fragments that a worker has in flight, of all shares together.
-    pub in_flight: u16,
+    /// Time in which a worker sends the fragments that it has in flight, at its planned rate. The
+    /// queues are about as long.
+    pub window: Duration,
     /// Fragments of the gradients of the job with the highest rate. Jobs of lower rates have fewer,
     /// so that all take the same time.
     pub fragments: u64,
@@ -70,6 +77,12 @@ impl Scale {
         const HEADERS: u64 = 14 + 20 + 8 + 22;
         const TUNNEL: u64 = 14 + 20 + 8 + 8;
         u64::from(self.payload_bytes) + HEADERS + TUNNEL
+    }
+
+    /// Fragments that a worker of this rate has in flight.
+    fn in_flight(&self, rate: f64) -> f64 {
+        let bytes = rate * self.mbit_per_unit * 1e6 / 8.0 * self.window.as_secs_f64();
+        bytes / f64::from(self.payload_bytes)
     }
 
     /// Bits a second of frames that carry gradients of this rate.
@@ -110,7 +123,8 @@ impl Planned {
                 path.display()
             );
         }
-        let layout = Layout::new(problem, plan, scale.fragments, scale.in_flight)?;
+        let highest = plan.jobs.iter().map(|job| job.rate).fold(0.0, f64::max);
+        let layout = Layout::new(problem, plan, scale.fragments, scale.in_flight(highest))?;
         remove_leftover_folders();
         let folder = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}{}-", std::process::id()))

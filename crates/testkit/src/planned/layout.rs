@@ -11,6 +11,9 @@ const FIRST_JOB: u16 = 7;
 /// Workers and child switches of a job at one switch.
 const MEMBERS_MAX: usize = 64;
 
+/// Fragments that a worker has in flight at least, of each share.
+const LEAST_IN_FLIGHT: u16 = 3;
+
 /// A tunnel from where gradients are made or summed to where they are summed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Circuit {
@@ -81,11 +84,12 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Of a plan, in which the job of the highest rate has `fragments`.
+    /// Of a plan, in which the job of the highest rate has `fragments`, and `in_flight` of them at
+    /// once.
     ///
     /// # Errors
     /// A plan that is not feasible, or that Tally's switches cannot carry out.
-    pub fn new(problem: &Problem, plan: &Plan, fragments: u64, in_flight: u16) -> Result<Self> {
+    pub fn new(problem: &Problem, plan: &Plan, fragments: u64, in_flight: f64) -> Result<Self> {
         check(problem, plan)?;
         let highest = plan.jobs.iter().map(|job| job.rate).fold(0.0, f64::max);
         ensure!(highest > 0.0, "no job of the plan has a rate above 0");
@@ -112,12 +116,12 @@ impl Layout {
                 if part == 0 {
                     continue;
                 }
-                let own = f64::from(in_flight) * relative * share.fraction;
+                let own = in_flight * relative * share.fraction;
                 layout.parts.push(Part {
                     job: at,
                     id: 0,
                     fragments: part,
-                    in_flight: (own.round() as u16).max(1),
+                    in_flight: (own.round() as u16).max(LEAST_IN_FLIGHT),
                     roles: BTreeMap::new(),
                     links: Vec::new(),
                 });

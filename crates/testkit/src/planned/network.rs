@@ -251,14 +251,16 @@ impl Network {
             ));
             add("class parent 1: classid 1:2 htb rate 30gbit quantum 60000");
             let ends = circuits.get(resource).map_or(&[][..], |it| it);
-            let fewest = ends.iter().map(|&(_, circuit)| layout.frames_of(circuit));
-            let fewest = fewest.min().unwrap_or(1);
+            let all = ends.iter().map(|&(_, circuit)| layout.frames_of(circuit));
+            let all = all.sum::<u64>() as f64;
             for (n, &(network, circuit)) in ends.iter().enumerate() {
                 let (class, to) = (n + 0x10, end(network, circuit));
-                // A turn of the circuit with the fewest frames is one frame.
-                let quantum = scale.frame_bytes() * layout.frames_of(circuit) / fewest;
+                // Its part is assured. What others leave, it may use, too.
+                let part = bits * layout.frames_of(circuit) as f64 / all;
+                let frame = scale.frame_bytes();
                 add(&format!(
-                    "class parent 1:1 classid 1:{class:x} htb rate 8kbit ceil 30gbit quantum {quantum}"
+                    "class parent 1:1 classid 1:{class:x} htb rate {part:.0}bit ceil 30gbit burst \
+                     {least:.0} quantum {frame}"
                 ));
                 add(&format!(
                     "qdisc parent 1:{class:x} handle {class:x}: pfifo limit {WAITING_FRAMES}"
@@ -302,8 +304,7 @@ impl Network {
 
     /// Gives the only interface of a namespace an address, and takes it up.
     pub(super) fn set_address(role: &str, interface: &str, address: &str) -> Result<()> {
-        let lines =
-            format!("address add {address}/16 dev {interface}\nlink set {interface} up\n");
+        let lines = format!("address add {address}/16 dev {interface}\nlink set {interface} up\n");
         batch("ip", &["-n", &name(role)], &lines)
     }
 }
@@ -319,10 +320,7 @@ fn node_of(problem: &Problem, device: Node) -> usize {
 
 /// The circuits' ends to which limited frames go over each way and into each capacity: those that
 /// sum, and those that send if results count.
-fn circuits_by_resource(
-    layout: &Layout,
-    results: bool,
-) -> BTreeMap<Resource, Vec<(u8, usize)>> {
+fn circuits_by_resource(layout: &Layout, results: bool) -> BTreeMap<Resource, Vec<(u8, usize)>> {
     let mut ends = BTreeMap::<_, Vec<_>>::new();
     for (number, circuit) in layout.circuits.iter().enumerate() {
         for resource in circuit.resources() {

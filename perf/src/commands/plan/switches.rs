@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 use tally_planner::{Algorithm, Options, Problem, examples};
 use tally_report::{Machine, Report, Spread, Target};
 use tally_testkit::planned::{Planned, Scale};
@@ -20,8 +21,6 @@ use tally_testkit::planned::{Planned, Scale};
 const DEVIATION_TARGET: f64 = 0.1;
 /// Deviation of the bytes that passed a cable from those of the plan's streams.
 const CARRIED_TARGET: f64 = 0.05;
-/// Window, in fragments, that fits the header's field.
-const IN_FLIGHT_MAX: i64 = 2048;
 
 /// Options of `--switches`.
 #[derive(clap::Args)]
@@ -42,9 +41,9 @@ pub struct Args {
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u16).range(64..=8192), requires = "switches")]
     payload: u16,
 
-    /// Fragments that a worker has in flight, of all shares together
-    #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u16).range(1..=IN_FLIGHT_MAX), requires = "switches")]
-    in_flight: u16,
+    /// Milliseconds in which a worker sends what it has in flight, at its planned rate
+    #[arg(long, default_value_t = 8.5, requires = "switches")]
+    window_ms: f64,
 
     /// Only plans whose name has this: an example, an algorithm, or both as in `grid-fig1 tally`
     #[arg(long, value_name = "TEXT", requires = "switches")]
@@ -80,7 +79,7 @@ struct Parameters {
     rounds: u32,
     payload_bytes: u16,
     frame_bytes: u64,
-    in_flight: u16,
+    window_ms: f64,
 }
 
 /// A plan that was carried out.
@@ -114,6 +113,11 @@ pub fn run(args: &Args, quick: bool) -> Result<Report> {
         "--scale {}: allowed are numbers above 0",
         args.scale
     );
+    ensure!(
+        (0.1..=1000.0).contains(&args.window_ms),
+        "--window-ms {}: allowed are 0.1 to 1000",
+        args.window_ms
+    );
     let own = std::env::current_exe().context("the folder of the programs")?;
     let programs = own.parent().map(PathBuf::from).unwrap_or_default();
     let rounds = if quick { 1 } else { args.rounds };
@@ -121,7 +125,7 @@ pub fn run(args: &Args, quick: bool) -> Result<Report> {
     let scale = Scale {
         mbit_per_unit: args.scale,
         payload_bytes: args.payload,
-        in_flight: args.in_flight,
+        window: Duration::from_secs_f64(args.window_ms / 1e3),
         fragments: bytes / u64::from(args.payload),
         programs,
     };
@@ -131,7 +135,7 @@ pub fn run(args: &Args, quick: bool) -> Result<Report> {
         rounds,
         payload_bytes: args.payload,
         frame_bytes: scale.frame_bytes(),
-        in_flight: args.in_flight,
+        window_ms: args.window_ms,
     };
     let mut rows = Vec::new();
     for example in &EXAMPLES {
@@ -160,9 +164,6 @@ fn measure(example: &Example, algorithm: Algorithm, scale: &Scale, rounds: u32) 
     let planned = Planned::start(&problem, &plan, scale.clone())?;
     let all = planned.rounds(rounds + 1)?;
     let carried = planned.carried(rounds + 1)?;
-    if std::env::var_os("DEBUG_CARRIED").is_some() {
-        eprintln!("{carried:#?}");
-    }
     let carried = carried.iter().map(|(_, ratio)| *ratio);
     let bits = planned.layout().fragments[0] as f64 * f64::from(scale.payload_bytes) * 8.0;
     let unit = scale.mbit_per_unit * 1e6;
@@ -233,14 +234,14 @@ fn table(parameters: &Parameters, rows: &[Row]) -> String {
         rounds,
         payload_bytes,
         frame_bytes,
-        in_flight,
+        window_ms,
     } = parameters;
     let mut out = String::new();
     let _ = writeln!(
         out,
         "all-reduce of {:.1} MB of i32 at every worker, {rounds} rounds, every element checked\n\
          {mbit_per_gbit} Mbit/s of payload for each Gbit/s; frames of {frame_bytes} bytes with {payload_bytes} of payload; \
-         {in_flight} fragments in flight\n",
+         windows of {window_ms} ms\n",
         *gradient_bytes as f64 / 1e6,
     );
     let _ = writeln!(
