@@ -4,6 +4,7 @@
 //! - [`cluster`] makes a network and starts a switch, workers, parameter servers and agents on it;
 //!   [`interactive`] gives it to a program in another language.
 //! - [`fabric`] makes a network of several switches, and runs jobs whose trees span them.
+//! - [`planned`] carries out a plan of `crates/planner`, and measures its rate.
 //! - [`mod@reference`] compares sums with a program that shares no code with Tally.
 //! - [`replay`] feeds captures to `tally-switch` and `dpdk-testpmd` in a loop.
 //! - [`switchml`] is a SwitchML client of our own; [`switchml_worker`] is its command line.
@@ -16,6 +17,7 @@ pub mod device;
 pub mod fabric;
 pub mod interactive;
 pub mod losses;
+pub mod planned;
 pub mod reference;
 pub mod replay;
 pub mod ring_worker;

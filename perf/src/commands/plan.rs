@@ -12,6 +12,11 @@
 //! draws. `grid-exact` is the optimum of GRID's model, which leaves links free; where they bind, it
 //! may be below R-GRIA. `tally-8` is `tally` with at most 8 trees a job, `switches` with one tree a
 //! job that Tally's switches can make.
+//!
+//! With `--switches` the worked examples are carried out by real switches and agents, and their
+//! rates are measured (`switches.rs`).
+
+mod switches;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -43,6 +48,14 @@ pub struct Args {
     /// Seconds that inart-exact may take for a problem
     #[arg(long, default_value_t = 2.0)]
     limit_s: f64,
+
+    /// Carry out the worked examples with real switches and agents on shaped links (root), and
+    /// measure their rates
+    #[arg(long, conflicts_with_all = ["seeds", "limit_s"])]
+    switches: bool,
+
+    #[command(flatten)]
+    real: switches::Args,
 }
 
 #[derive(Serialize)]
@@ -451,12 +464,15 @@ impl Results {
     }
 }
 
-/// Plans every set-up with every algorithm.
+/// Plans every set-up with every algorithm, or carries out the worked examples.
 ///
 /// # Errors
 ///
-/// When a plan fails, or is not feasible.
+/// When a plan fails, is not feasible, or a program or a sum of one is wrong.
 pub fn run(args: &Args) -> Result<Report> {
+    if args.switches {
+        return switches::run(&args.real, args.quick);
+    }
     let parameters = if args.quick {
         Parameters {
             seeds: 1,
