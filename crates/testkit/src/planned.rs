@@ -21,8 +21,8 @@
 //! never against a capacity.
 //!
 //! **Shares in proportion.** At each cable a circuit is assured of its part of the rate, which is
-//! its part of the frames. What others leave, it may use, too. So no share takes what the plan gives
-//! to another one, and no rate is limited to the planned one.
+//! its part of the frames. What others leave, it may use, too. So no share takes what the plan
+//! gives to another one, and no rate is limited to the planned one.
 //!
 //! **Windows.** A worker's window is a time at its planned rate, some milliseconds. A worker probes
 //! for results that are more than 5 ms behind the last one (PROTOCOL.md, R-1). In longer queues it
@@ -31,8 +31,8 @@
 //! Catches:
 //!
 //! - Elements are i32: a job of 16-bit types is refused.
-//! - If one switch sums for another in one share, and the other way round in another share, the plan
-//!   is refused: in a fabric one of two switches is above the other.
+//! - If one switch sums for another in one share, and the other way round in another share, the
+//!   plan is refused: in a fabric one of two switches is above the other.
 //! - A switch that gets one stream of a share passes it on, as a tree's switch with one member.
 
 mod layout;

@@ -43,7 +43,8 @@ impl Circuit {
 pub struct Role {
     /// Workers that join here, as hosts of the problem with their circuits, in the order of ranks.
     pub workers: Vec<(usize, usize)>,
-    /// Switches that send their sums here, in the order of ranks, and the workers at and below each.
+    /// Switches that send their sums here, in the order of ranks, and the workers at and below
+    /// each.
     pub children: Vec<(Node, u16)>,
     /// Where its own sums go, and its local rank there; none at the PS.
     pub parent: Option<(Node, u8)>,

@@ -31,8 +31,8 @@ const MEMBER_TIMEOUT_MS: u64 = 30_000;
 /// Slots of a switch by fragments in flight.
 const SLOTS_BY_FRAGMENT: u32 = 4;
 
-/// The window with which a worker has so many fragments in flight: five eighths, rounded up, is as
-/// many (PROTOCOL.md, C-3).
+/// The window with which a worker has `in_flight` fragments in flight: five eighths of it, rounded
+/// up (PROTOCOL.md, C-3).
 pub(super) const fn window(in_flight: u16) -> u16 {
     let window = (in_flight as u32 * 8 / 5) as u16;
     if window == 0 { 1 } else { window }

@@ -42,21 +42,21 @@ impl Planned {
         let members = self.members();
         let jobs = self.layout.fragments.len();
         std::thread::scope(|scope| {
-            let (tell, told) = channel();
+            let (notify, told) = channel();
             let mut starts = Vec::new();
             for (number, member) in members.iter().enumerate() {
                 let (start, begin) = channel();
                 starts.push(start);
-                let tell = tell.clone();
+                let notify = notify.clone();
                 scope.spawn(move || {
-                    let done = take_part(member, rounds, &begin, &tell);
+                    let done = take_part(member, rounds, &begin, &notify);
                     if let Err(error) = done {
                         let error = error.context(format!("worker {number}"));
-                        let _ = tell.send(Err(error));
+                        let _ = notify.send(Err(error));
                     }
                 });
             }
-            drop(tell);
+            drop(notify);
             // Of each member the news that it is ready.
             let wait = || -> Result<Vec<(usize, Instant)>> {
                 let all = members.iter().map(|_| {
@@ -121,7 +121,7 @@ fn take_part(
     member: &Member,
     rounds: u32,
     begin: &Receiver<()>,
-    tell: &Sender<Result<(usize, Instant)>>,
+    notify: &Sender<Result<(usize, Instant)>>,
 ) -> Result<()> {
     let Member {
         job,
@@ -144,7 +144,7 @@ fn take_part(
         if round == 0 {
             let barrier = client.barrier("all are there")?;
             client.wait(barrier, Some(PATIENCE))?;
-            tell.send(Ok((*job, Instant::now())))?;
+            notify.send(Ok((*job, Instant::now())))?;
         }
         if begin.recv_timeout(PATIENCE).is_err() {
             // Another worker has failed.
@@ -155,7 +155,7 @@ fn take_part(
         let at = Instant::now();
         check(&region, *elements, hello.workers, round)
             .with_context(|| format!("job {} rank {}", hello.job, hello.rank))?;
-        tell.send(Ok((*job, at)))?;
+        notify.send(Ok((*job, at)))?;
     }
     client.finish(Some(PATIENCE))?;
     Ok(())
