@@ -281,6 +281,7 @@ fn two_jobs_come_near_the_best_pair() {
 /// What the rules cost, beside one tree of any shape for each job. docs/PLANNING.md has the
 /// figures. The search for trees of any shape is a heuristic, too, so it may find less.
 #[test]
+#[ignore = "a measurement; `cargo test -p tally-planner --test fabric -- --ignored --nocapture`"]
 fn what_the_rules_cost() {
     for tiers in [2, 3] {
         let (mut ratios, mut bounds, mut broken, mut lost) = (Vec::new(), Vec::new(), 0, 0);

@@ -54,7 +54,7 @@ fn running_switches_follow_a_plan_and_the_next_one() {
     // A job that runs does not move, and ends well.
     let second = site.plan("second", &[0, 1], "spine1");
     let [fleet, plan] = &second;
-    let workers = site.train(0, 3_000_000);
+    let workers = site.train(0, 9_000_000);
     site.wait("spine1", 7, |job| {
         job.is_some_and(|it| it.phase == JobPhase::Running)
     });
@@ -82,7 +82,7 @@ fn running_switches_follow_a_plan_and_the_next_one() {
     for worker in workers {
         worker.wait_ok(LONG).unwrap();
     }
-    site.is_exact(0, 3_000_000);
+    site.is_exact(0, 9_000_000);
 
     // leaf2 refuses a key that another job has: half of the changes are made.
     site.ctl("leaf2", &add.replace("99", "98"), OTHER_KEY)
