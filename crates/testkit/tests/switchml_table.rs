@@ -706,8 +706,10 @@ fn replies_go_where_the_worker_last_sent_from_for_the_slot(rig: &mut Rig) {
     rig.send(&job, 1, &from(5000, 0xbee0, 1));
     rig.gets(&job, 0, &from(4001, 0xbee5, 1).sum(2));
     rig.gets(&job, 1, &from(5000, 0xbee0, 1).sum(2));
-    // It moves, and says so by a duplicate that is dropped.
-    rig.send(&job, 0, &from(4444, 0xbeef, 0));
+    // It moves, and says so by a duplicate that is dropped. The switch has seen it before the other
+    // worker's packet comes by another port.
+    let moved = request(station(0, 0), &from(4444, 0xbeef, 0));
+    rig.dropped(port_of(0), &moved, "duplicate");
     rig.send(&job, 1, &from(65535, 0xbee1, 0));
     rig.gets(&job, 0, &from(4444, 0xbeef, 0).sum(2));
     rig.gets(&job, 1, &from(65535, 0xbee1, 0).sum(2));
