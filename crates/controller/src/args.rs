@@ -37,7 +37,7 @@ pub enum Command {
     Plan(PlanArguments),
     /// Checks a plan: that it sums each gradient once and overloads nothing
     Check {
-        /// The fleet: a file, or etcd://HOST:PORT[,…][/PREFIX]
+        /// The fleet: a file, or `etcd://HOST:PORT[,…][/PREFIX]`
         fleet: Location,
         /// The plan: what `plan --json` printed
         plan: PathBuf,
@@ -48,7 +48,7 @@ pub enum Command {
     Run(RunArguments),
     /// Measures what running switches can sum, from what they count while jobs run
     Capacity {
-        /// The fleet, with `switches[].control`: a file, or etcd://HOST:PORT[,…][/PREFIX]
+        /// The fleet, with `switches[].control`: a file, or `etcd://HOST:PORT[,…][/PREFIX]`
         fleet: Location,
         /// How long to look
         #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
@@ -62,7 +62,7 @@ pub enum Command {
     },
     /// Shows what running switches do for the jobs of a fleet, beside a plan
     Status {
-        /// The fleet: a file, or etcd://HOST:PORT[,…][/PREFIX]
+        /// The fleet: a file, or `etcd://HOST:PORT[,…][/PREFIX]`
         fleet: Location,
         /// The plan: what `plan --json` printed; for etcd, by default the one that is kept there
         plan: Option<PathBuf>,
@@ -94,7 +94,7 @@ pub enum Command {
     Show {
         /// What
         what: Shown,
-        /// The fleet: a file, or etcd://HOST:PORT[,…][/PREFIX]
+        /// The fleet: a file, or `etcd://HOST:PORT[,…][/PREFIX]`
         fleet: Location,
         /// Prints one JSON document, without keys
         #[arg(long)]
@@ -104,7 +104,7 @@ pub enum Command {
     Import {
         /// The file
         file: PathBuf,
-        /// etcd://HOST:PORT[,…][/PREFIX]
+        /// `etcd://HOST:PORT[,…][/PREFIX]`
         to: Location,
         /// Takes out jobs that are not in the file
         #[arg(long)]
@@ -112,7 +112,7 @@ pub enum Command {
     },
     /// Prints a fleet of etcd as a file
     Export {
-        /// etcd://HOST:PORT[,…][/PREFIX]
+        /// `etcd://HOST:PORT[,…][/PREFIX]`
         from: Location,
         /// With the keys of jobs: to import it again
         #[arg(long)]
@@ -122,7 +122,7 @@ pub enum Command {
     Submit(SubmitArguments),
     /// Takes a job out of a fleet in etcd; the controller removes it when it is idle
     Cancel {
-        /// etcd://HOST:PORT[,…][/PREFIX]
+        /// `etcd://HOST:PORT[,…][/PREFIX]`
         fleet: Location,
         /// The job
         job: String,
@@ -150,7 +150,7 @@ pub enum Shown {
 /// Options of `submit`.
 #[derive(Clone, Debug, Args)]
 pub struct SubmitArguments {
-    /// etcd://HOST:PORT[,…][/PREFIX]
+    /// `etcd://HOST:PORT[,…][/PREFIX]`
     pub fleet: Location,
 
     /// Name of the job
@@ -215,7 +215,7 @@ fn element(text: &str) -> Result<Element, String> {
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Source {
-    /// The fleet: a file, or etcd://HOST:PORT[,…][/PREFIX]
+    /// The fleet: a file, or `etcd://HOST:PORT[,…][/PREFIX]`
     pub fleet: Option<Location>,
     /// A worked example in place of a file
     #[arg(long, value_name = "NAME")]
@@ -278,7 +278,7 @@ impl PlanArguments {
 #[derive(Clone, Debug, Args)]
 pub struct ApplyArguments {
     /// The fleet, with `switches[].control`, and `id` and `key_file` of its jobs; or
-    /// etcd://HOST:PORT[,…][/PREFIX]
+    /// `etcd://HOST:PORT[,…][/PREFIX]`
     pub fleet: Location,
 
     /// The plan: what `plan --trees 1 --json` printed
@@ -306,7 +306,7 @@ pub struct ApplyArguments {
 /// SIGINT and SIGTERM end it. Switches keep the roles that they have then.
 #[derive(Clone, Debug, Args)]
 pub struct RunArguments {
-    /// The fleet: a file, or etcd://HOST:PORT[,…][/PREFIX]
+    /// The fleet: a file, or `etcd://HOST:PORT[,…][/PREFIX]`
     ///
     /// All switches need `control`, all jobs `id` and a key. The fleet is read again when it
     /// changes. A job that is taken out of it is removed from the switches when it is idle.

@@ -30,7 +30,7 @@ impl Route {
     /// These links, one behind the other.
     ///
     /// # Panics
-    /// If there are more than [`ROUTE_MAX`].
+    /// If there are more than `ROUTE_MAX`.
     #[must_use]
     pub fn new(links: &[LinkId]) -> Self {
         let mut route = Self::default();
