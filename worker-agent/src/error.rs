@@ -125,6 +125,9 @@ pub enum ControllerError {
         /// Why.
         why: String,
     },
+    /// A controller's answer cannot be used.
+    #[error("the controller answers: {0}")]
+    Answer(String),
     /// None has answered, or switches were not ready, in time.
     #[error("no place in {seconds} s: {problem}")]
     NoAnswer {

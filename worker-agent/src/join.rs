@@ -2,6 +2,7 @@
 
 use crate::cli::JoinArgs;
 use crate::print;
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,6 +13,8 @@ use tally_agent::log::Log;
 use tally_agent::{AgentError, ControllerError};
 use tally_api::client::{TcpTarget, connect_controller};
 use tally_api::proto::fleet::{JoinReply, JoinRequest};
+use tally_program::table::plain;
+use tally_wire::MAX_TREE_WORKERS;
 use tonic::{Code, Status};
 
 /// Between two questions.
@@ -32,6 +35,7 @@ pub(crate) fn join(args: &JoinArgs, log: Log) -> Result<(), AgentError> {
         host: host(controller)?,
     };
     let place = ask(args, controller, &request, log)?;
+    check_answer(args.env, &place)?;
     check_switch(&config, &request.host, &place)?;
     let each = u32::from(args.ranks_per_host);
     let mut agent = Client::connect(&args.control.path())?;
@@ -52,6 +56,19 @@ pub(crate) fn join(args: &JoinArgs, log: Log) -> Result<(), AgentError> {
     print(&shown(args, &place))
 }
 
+/// A host's place, for programs.
+#[derive(Serialize)]
+struct Shown<'a> {
+    name: &'a str,
+    job: u32,
+    hosts: u32,
+    host_rank: u32,
+    ranks_per_host: u32,
+    switch: &'a str,
+    first_host: &'a str,
+    plan: u64,
+}
+
 fn shown(args: &JoinArgs, place: &JoinReply) -> String {
     let JoinReply {
         id,
@@ -62,7 +79,6 @@ fn shown(args: &JoinArgs, place: &JoinReply) -> String {
         first_host,
         ..
     } = place;
-    let job = &args.job;
     let each = u32::from(args.ranks_per_host);
     if args.env {
         // One a line, as Slurm's TaskProlog takes them.
@@ -79,19 +95,48 @@ fn shown(args: &JoinArgs, place: &JoinReply) -> String {
             .collect();
     }
     if args.json {
-        // Names of jobs and switches have no character that JSON escapes.
-        return format!(
-            "{{\"name\": \"{job}\", \"job\": {id}, \"hosts\": {workers}, \"host_rank\": {rank}, \
-             \"ranks_per_host\": {each}, \"switch\": \"{switch}\", \"first_host\": \"{first_host}\", \
-             \"plan\": {version}}}\n"
-        );
+        let shown = Shown {
+            name: &args.job,
+            job: *id,
+            hosts: *workers,
+            host_rank: *rank,
+            ranks_per_host: each,
+            switch,
+            first_host,
+            plan: *version,
+        };
+        // Texts and numbers are JSON.
+        return simd_json::to_string(&shown).expect("a place is JSON") + "\n";
     }
-    let mut text = format!("job {job}: number {id}, host {rank} of {workers} at switch {switch}");
+    let mut text = format!(
+        "job {}: number {id}, host {rank} of {workers} at switch {}",
+        plain(&args.job),
+        plain(switch)
+    );
     match (rank * each, (rank + 1) * each - 1) {
         (first, last) if first == last => _ = writeln!(text, ", rank {first}"),
         (first, last) => _ = writeln!(text, ", ranks {first} to {last}"),
     }
     text
+}
+
+/// That an answer can be used: a shell evaluates what `--env` prints.
+fn check_answer(is_for_shell: bool, place: &JoinReply) -> Result<(), ControllerError> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
+    let host = &place.first_host;
+    if is_for_shell && (host.is_empty() || !host.chars().all(is_plain)) {
+        return Err(ControllerError::Answer(format!(
+            "the first host `{}`, which is no value for a shell: expected letters, digits, `.`, \
+             `_`, `:` and `-`",
+            plain(host)
+        )));
+    }
+    let JoinReply { rank, workers, .. } = place;
+    if rank >= workers || *workers > u32::from(MAX_TREE_WORKERS) {
+        let text = format!("rank {rank} of {workers} hosts");
+        return Err(ControllerError::Answer(text));
+    }
+    Ok(())
 }
 
 /// This host's name in the fleet.
@@ -177,5 +222,44 @@ fn check_switch(config: &AgentConfig, host: &str, place: &JoinReply) -> Result<(
             place.switch
         ))),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(first_host: &str, rank: u32, workers: u32) -> JoinReply {
+        JoinReply {
+            first_host: first_host.to_owned(),
+            rank,
+            workers,
+            ..JoinReply::default()
+        }
+    }
+
+    #[test]
+    fn no_answer_is_a_command_for_a_shell() {
+        for host in ["node1", "node-1.lab", "10.0.0.1", "fd00::1", "a_b"] {
+            check_answer(true, &place(host, 0, 1)).unwrap();
+        }
+        for host in ["", "a;reboot", "$(reboot)", "`reboot`", "a\nb", "a'b", "é"] {
+            let error = check_answer(true, &place(host, 0, 1)).unwrap_err();
+            assert!(
+                error.to_string().contains("no value for a shell"),
+                "{error}"
+            );
+            check_answer(false, &place(host, 0, 1)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_rank_is_below_the_hosts_of_a_tree() {
+        check_answer(false, &place("a", 4095, 4096)).unwrap();
+        for (rank, workers) in [(0, 0), (1, 1), (0, 4097), (u32::MAX, u32::MAX)] {
+            let error = check_answer(false, &place("a", rank, workers)).unwrap_err();
+            let want = format!("the controller answers: rank {rank} of {workers} hosts");
+            assert_eq!(error.to_string(), want);
+        }
     }
 }

@@ -185,8 +185,8 @@ fn hosts_join_a_job_by_its_name() {
     assert_eq!(env, want + "export MASTER_ADDR=job0-worker0\n");
     let json = done(&joined(&site, 2, &["--job", "job0", "--json"]));
     for word in [
-        r#""job": 7, "hosts": 4, "host_rank": 2"#,
-        r#""switch": "leaf2", "first_host": "job0-worker0", "plan": 1"#,
+        r#""job":7,"hosts":4,"host_rank":2"#,
+        r#""switch":"leaf2","first_host":"job0-worker0","plan":1"#,
     ] {
         assert!(json.contains(word), "{word}: {json}");
     }
