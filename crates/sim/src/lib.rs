@@ -32,6 +32,7 @@ pub mod jct;
 pub mod link;
 pub mod loss;
 pub mod oracle;
+mod parallel;
 pub mod port;
 pub mod rina;
 pub mod ring;

@@ -3,11 +3,9 @@
 
 use super::models::Model;
 use super::run::{Outcome, Scenario, run};
+use crate::parallel::run_all;
 use anyhow::Result;
 use serde::Serialize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use tally_engine::PolicyName;
 
 /// What is compared, in the order of reports; the first is what the others are divided by.
@@ -142,32 +140,14 @@ pub fn sweep(
             tasks.extend(seeds.iter().map(|&seed| (point, policy, seed)));
         }
     }
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<Option<Result<Outcome>>>> =
-        Mutex::new(tasks.iter().map(|_| None).collect());
-    thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, tasks.len().max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&(point, policy, seed)) = tasks.get(at) else {
-                        return;
-                    };
-                    let outcome = run(&points[point].scenario, policy, seed);
-                    if let Ok(outcome) = &outcome {
-                        told(&points[point], outcome);
-                    }
-                    if let Ok(mut done) = done.lock() {
-                        done[at] = Some(outcome);
-                    }
-                }
-            });
+    let done = run_all(&tasks, threads, |&(point, policy, seed)| {
+        let outcome = run(&points[point].scenario, policy, seed);
+        if let Ok(outcome) = &outcome {
+            told(&points[point], outcome);
         }
+        outcome
     });
-    let done = done
-        .into_inner()
-        .unwrap_or_else(|poison| poison.into_inner());
-    let outcomes: Vec<Outcome> = done.into_iter().flatten().collect::<Result<_>>()?;
+    let outcomes: Vec<Outcome> = done.into_iter().collect::<Result<_>>()?;
     let mut outcomes = outcomes.into_iter();
     let measured = points.into_iter().map(|point| Measured {
         point,

@@ -1,11 +1,9 @@
 //! The runs of a comparison over threads, and the figures of each pattern of loss over its seeds.
 
 use super::run::{Frames, Outcome, Pattern, Scenario, run};
+use crate::parallel::run_all;
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use tally_report::Spread;
 
 /// A pattern of loss over its seeds.
@@ -53,28 +51,10 @@ pub fn sweep(
         .iter()
         .flat_map(|&pattern| (1..=seeds).map(move |seed| (pattern, seed)))
         .collect();
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<_>> = Mutex::new(tasks.iter().map(|_| None).collect());
-    thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, tasks.len().max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&(pattern, seed)) = tasks.get(at) else {
-                        return;
-                    };
-                    let outcome = run(scenario, pattern, seed);
-                    if let Ok(mut done) = done.lock() {
-                        done[at] = Some(outcome);
-                    }
-                }
-            });
-        }
+    let done = run_all(&tasks, threads, |&(pattern, seed)| {
+        run(scenario, pattern, seed)
     });
-    let done = done
-        .into_inner()
-        .unwrap_or_else(|poison| poison.into_inner());
-    let outcomes: Vec<Outcome> = done.into_iter().flatten().collect::<Result<_>>()?;
+    let outcomes: Vec<Outcome> = done.into_iter().collect::<Result<_>>()?;
     let of_each: Vec<_> = outcomes.chunks(seeds as usize).collect();
     let lossless = *of_each.first().context("at least one seed is needed")?;
     let rows = all.iter().zip(&of_each);

@@ -4,11 +4,9 @@
 use super::fabric::Shape;
 use super::rings::{Outcome, Transfer, hierarchical, rina};
 use super::server;
+use crate::parallel::run_all;
 use anyhow::Result;
 use serde::Serialize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use tally_report::Target;
 use tally_rina::model::{Algorithm, Forwarder, RackShape, Rates, occupation, seconds};
 
@@ -211,28 +209,10 @@ pub fn sweep(
         .flat_map(|&shape| schemes.iter().map(move |&scheme| (shape, scheme)))
         .filter(|(shape, scheme)| scheme.differs(shape.summing))
         .collect();
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<_>> = Mutex::new(tasks.iter().map(|_| None).collect());
-    thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, tasks.len().max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&(shape, scheme)) = tasks.get(at) else {
-                        return;
-                    };
-                    let row = Row::new(scheme, shape, transfer);
-                    if let Ok(mut done) = done.lock() {
-                        done[at] = Some(row);
-                    }
-                }
-            });
-        }
+    let done = run_all(&tasks, threads, |&(shape, scheme)| {
+        Row::new(scheme, shape, transfer)
     });
-    let done = done
-        .into_inner()
-        .unwrap_or_else(|poison| poison.into_inner());
-    done.into_iter().flatten().collect()
+    done.into_iter().collect()
 }
 
 /// The targets, for the rows that have one.
