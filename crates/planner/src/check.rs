@@ -107,7 +107,8 @@ pub(crate) fn ends(topology: &Topology, way: Resource) -> Option<(Node, Node)> {
 }
 
 /// The same cable's other way.
-fn opposite(way: Resource) -> Resource {
+#[must_use]
+pub const fn opposite(way: Resource) -> Resource {
     match way {
         Resource::Forward(at) => Resource::Backward(at),
         Resource::Backward(at) => Resource::Forward(at),

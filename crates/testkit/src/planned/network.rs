@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
-use tally_planner::check::limit;
+use tally_planner::check::{limit, opposite};
 use tally_planner::{Node, Problem, Resource};
 
 /// Second byte of the addresses of ends that sum, 10.100.0.0/16.
@@ -332,19 +332,6 @@ fn circuits_by_resource(layout: &Layout, results: bool) -> BTreeMap<Resource, Ve
         }
     }
     ends
-}
-
-/// The other way of a cable.
-const fn opposite(way: Resource) -> Resource {
-    match way {
-        Resource::Forward(at) => Resource::Backward(at),
-        Resource::Backward(at) => Resource::Forward(at),
-        Resource::HostOut(at) => Resource::HostIn(at),
-        Resource::HostIn(at) => Resource::HostOut(at),
-        Resource::ServerOut(at) => Resource::ServerIn(at),
-        Resource::ServerIn(at) => Resource::ServerOut(at),
-        Resource::Capacity(at) => Resource::Capacity(at),
-    }
 }
 
 /// The interface of a device's cable at its node.
