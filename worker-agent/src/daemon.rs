@@ -22,6 +22,7 @@ mod orders;
 #[cfg(feature = "dpdk")]
 mod port;
 mod rank;
+mod rina;
 mod ring;
 mod server;
 mod status;
@@ -407,6 +408,7 @@ impl Agent {
             },
             config: worker,
             ring,
+            rina: of.ring().cloned(),
             first,
             parts,
             loss: self.loss.map(|loss| Loss {
@@ -426,7 +428,7 @@ impl Agent {
         };
         let begun = match &self.port {
             // There is room for all that may be here.
-            Some(port) if process.task.ring.is_none() => port
+            Some(port) if process.task.is_by_switch() => port
                 .pending_processes
                 .try_send(process)
                 .map_err(|why| why.to_string()),

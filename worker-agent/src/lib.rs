@@ -32,6 +32,7 @@ pub mod link;
 pub mod monitor;
 pub mod ps;
 pub mod report;
+mod rina;
 mod ring;
 pub mod session;
 pub mod tensors;

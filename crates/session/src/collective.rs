@@ -116,6 +116,8 @@ pub enum CollectiveKind {
         /// That rank.
         root: u16,
     },
+    /// The largest of each, as bytes without a sign: of i8 only.
+    Max,
     /// Nothing: there are none. It is done when every rank has come to it.
     Barrier,
 }
@@ -190,6 +192,7 @@ impl Collective {
                 return Err(Refused::Root { root, workers });
             }
             CollectiveKind::Barrier if bytes > 0 => return Err(Refused::Barrier { bytes }),
+            CollectiveKind::Max if size > 1 => return Err(Refused::Max { dtype: self.dtype }),
             _ => {}
         }
         if !bytes.is_multiple_of(size) {
@@ -225,6 +228,12 @@ pub enum Refused {
     Barrier {
         /// How many came.
         bytes: usize,
+    },
+    /// A maximum is of bytes.
+    #[error("a maximum of {dtype} elements; it is of I8")]
+    Max {
+        /// The type.
+        dtype: Dtype,
     },
     /// A part of an element is left over.
     #[error("{bytes} bytes are no whole number of {dtype} elements")]
@@ -297,6 +306,9 @@ mod tests {
             said(&Collective::barrier("b"), 1),
             "a barrier takes no elements, but came with 1 bytes"
         );
+        let mut max = sum.clone();
+        max.kind = CollectiveKind::Max;
+        assert_eq!(said(&max, 4), "a maximum of F32 elements; it is of I8");
         let long = Collective {
             name: "n".repeat(256),
             ..sum

@@ -8,7 +8,7 @@
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 1 | kind in bits 3..0: 1 sum, 2 mean, 3 broadcast, 4 barrier; bits 11..8 of the root rank |
+//! | 0 | 1 | kind in bits 3..0: 1 sum, 2 mean, 3 broadcast, 4 barrier, 5 maximum; bits 11..8 of the root rank |
 //! | 1 | 1 | type of the elements, as on the wire; 0 for a barrier |
 //! | 2 | 1 | sums of floats: 1 block fixed point, 2 as f32, 3 in their own type; else 0 |
 //! | 3 | 1 | bits 7..0 of the rank to broadcast from, else 0 |
@@ -45,6 +45,7 @@ impl Record {
             CollectiveKind::Mean => (2, 0),
             CollectiveKind::Broadcast { root } => (3, root),
             CollectiveKind::Barrier => (4, 0),
+            CollectiveKind::Max => (5, 0),
         };
         let dtype = collective.dtype;
         let sums = kind <= 2 && !dtype.is_int();
@@ -102,6 +103,7 @@ impl fmt::Display for Record {
             2 => write!(f, "a mean of {elements} {dtype}{how}"),
             3 => write!(f, "a broadcast of {elements} {dtype} from rank {root}"),
             4 => write!(f, "a barrier"),
+            5 => write!(f, "a maximum of {elements} bytes"),
             _ => write!(f, "something unknown"),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! * *Bytes* (broadcast): the root's bytes as they are, in fragments of element *scale*, and zeros
 //!   from all others. The maximum is what the root sent, for any bits, and nothing can
-//!   overflow.
+//!   overflow. A maximum is the same with bytes from all.
 //! * *Plain*: elements of their own type.
 //! * *Widened*: f16 and bf16 as f32.
 //! * *Quantized*: floats in block fixed point (section 8 of PROTOCOL.md), with their scales ahead
@@ -33,9 +33,9 @@ use tally_wire::Element;
 pub use whole::{Converter, Overflow, Whole};
 
 enum Travel {
-    /// From this worker.
+    /// From this worker, or from all.
     Bytes {
-        root: u16,
+        root: Option<u16>,
     },
     Plain,
     Widened,
@@ -89,7 +89,10 @@ impl Message {
         let elements = bytes / dtype.bytes();
         let narrow = matches!(dtype, Dtype::F16 | Dtype::Bf16);
         let travel = match (collective.kind, collective.arithmetic) {
-            (CollectiveKind::Broadcast { root }, _) => Travel::Bytes { root: root / parts },
+            (CollectiveKind::Broadcast { root }, _) => Travel::Bytes {
+                root: Some(root / parts),
+            },
+            (CollectiveKind::Max, _) => Travel::Bytes { root: None },
             (CollectiveKind::Barrier, _) => Travel::Plain,
             _ if dtype.is_int() => Travel::Plain,
             (_, Arithmetic::Fixed) => Travel::Quantized(Fixed::new(elements, payload_bytes)),
@@ -149,7 +152,7 @@ impl Message {
     ) -> Contribution {
         let layout = self.layout;
         match &mut self.travel {
-            Travel::Bytes { root } if *root != tools.rank => payload.fill(0),
+            Travel::Bytes { root } if root.is_some_and(|it| it != tools.rank) => payload.fill(0),
             Travel::Bytes { .. } => {
                 layout.copy(index, buffer, payload);
             }
@@ -204,7 +207,7 @@ impl Message {
         let dtype = layout.dtype;
         match &mut self.travel {
             // It is what we sent, and the one rank that is here has it.
-            Travel::Bytes { root } if *root == tools.rank && buffer.parts() == 1 => {}
+            Travel::Bytes { root } if *root == Some(tools.rank) && buffer.parts() == 1 => {}
             Travel::Bytes { .. } => {
                 let (at, count) = layout.range(index);
                 let size = dtype.bytes();

@@ -146,6 +146,7 @@ impl Script {
         match (collective.kind, collective.arithmetic) {
             (CollectiveKind::Broadcast { root }, _) => all[usize::from(root)].clone(),
             (CollectiveKind::Barrier, _) => Vec::new(),
+            (CollectiveKind::Max, _) => unreachable!("no step is one"),
             _ if dtype.is_int() => {
                 let exact = each.map(|at| ranks(at).sum::<f64>());
                 let divided = exact.map(|sum| if is_mean { sum / workers } else { sum });

@@ -161,7 +161,8 @@ impl Key {
     }
 
     /// The truncated HMAC over a label and bytes that are no control datagram.
-    pub(crate) fn tag(&self, label: &[u8], bytes: &[u8]) -> [u8; MAC_BYTES] {
+    #[must_use]
+    pub fn tag(&self, label: &[u8], bytes: &[u8]) -> [u8; MAC_BYTES] {
         let digest = self.labelled(label, bytes).finalize().into_bytes();
         let mut tag = [0; MAC_BYTES];
         tag.copy_from_slice(&digest[..MAC_BYTES]);
@@ -169,7 +170,8 @@ impl Key {
     }
 
     /// Whether [`tag`](Self::tag) gives this tag. Takes constant time.
-    pub(crate) fn has_tag(&self, label: &[u8], bytes: &[u8], tag: &[u8]) -> bool {
+    #[must_use]
+    pub fn has_tag(&self, label: &[u8], bytes: &[u8], tag: &[u8]) -> bool {
         tag.len() == MAC_BYTES
             && (self.labelled(label, bytes))
                 .verify_truncated_left(tag)

@@ -1,5 +1,6 @@
-//! Communicator: sums the collectives of one worker, in a job of Tally's protocol ([`Session`])
-//! or in a ring of RoCEv2 hosts ([`RingSession`](super::ring::RingSession)).
+//! Communicator: sums the collectives of one worker, in a job of Tally's protocol ([`Session`]), in
+//! a ring of RoCEv2 hosts ([`RingSession`](super::ring::RingSession)), or in a ring of racks and
+//! hosts ([`RinaSession`](super::rina::RinaSession)).
 
 use super::failure::cause;
 use super::rank::InRegion;

@@ -287,11 +287,9 @@ fn job_of(job: Option<Job>) -> Result<AgentJob, Status> {
     let key = job.key.parse();
     let key = key.map_err(|why| Status::invalid_argument(format!("job.key: {why}")))?;
     Ok(AgentJob {
-        id,
-        key,
-        workers,
         ranks_per_host,
         priority,
+        ..AgentJob::new(id, key, workers)
     })
 }
 

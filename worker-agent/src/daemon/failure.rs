@@ -4,6 +4,7 @@
 use crate::error::AgentError;
 use tally_endpoint::{Awaited, WorkerError};
 use tally_local::{Awaited as Cause, Class, Failure, Ranks};
+use tally_schema::agent::status::ranks_text;
 use tally_verbs::Cause as RingCause;
 use tally_wire::{Rank, RankRange};
 
@@ -111,6 +112,37 @@ pub(super) fn failure_of(error: &AgentError, parts: u16) -> Failure {
         text: with_hosts(failure.text, parts),
         ..failure
     }
+}
+
+/// The error of a rack's session, whose ranks are hosts from `first` on, each of `parts` ranks.
+pub(super) fn failure_in_rack(error: &AgentError, first: u16, parts: u16) -> Failure {
+    let failure = Failure::from(error);
+    let hosts = failure.ranks.iter().map(|host| first + host);
+    let ranks: Vec<u16> = hosts
+        .flat_map(|host| host * parts..(host + 1) * parts)
+        .collect();
+    let text = if ranks.is_empty() || (first, parts) == (0, 1) {
+        failure.text
+    } else {
+        let numbers = ranks_text(&ranks);
+        format!("{numbers} (numbers of hosts in their rack follow): {}", failure.text)
+    };
+    Failure {
+        ranks: set_of(&ranks),
+        text,
+        ..failure
+    }
+}
+
+/// Some ranks, as errors have them: without those behind the first run, if any is above the first
+/// 64.
+pub(super) fn set_of(ranks: &[u16]) -> Ranks {
+    if ranks.iter().all(|&rank| rank < 64) {
+        return Ranks::of_bits(ranks.iter().fold(0, |bits, rank| bits | 1 << rank));
+    }
+    let first = ranks.first().copied().unwrap_or_default();
+    let run = (first..).zip(ranks).take_while(|(a, b)| a == *b).count();
+    Ranks::of_range(first, first + run as u16)
 }
 
 /// The ranks that workers are, `parts` each; without those behind the first run, if any is above

@@ -186,13 +186,7 @@ mod tests {
 
     fn job(id: u16, workers: u16) -> AgentJob {
         let key = "9192939495969798999a9b9c9d9e9fa0".parse().unwrap();
-        AgentJob {
-            id,
-            key,
-            workers,
-            ranks_per_host: 1,
-            priority: None,
-        }
+        AgentJob::new(id, key, workers)
     }
 
     #[test]

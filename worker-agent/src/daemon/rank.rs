@@ -1,7 +1,7 @@
 //! One process: the worker that it is, or is one of, and how far it is.
 
 use super::status::Shared;
-use crate::config::{AgentRing, WorkerConfig};
+use crate::config::{AgentRing, JobRina, WorkerConfig};
 use crate::link::loss::Loss;
 use crate::log::{Level, Log};
 use std::fmt::Display;
@@ -17,8 +17,10 @@ pub(super) struct Task {
     /// The job, and the rank or ranks, for the log.
     pub(super) name: String,
     pub(super) config: WorkerConfig,
-    /// The ring that sums, in place of the job.
+    /// The ring of RoCEv2 hosts that sums, in place of the job.
     pub(super) ring: Option<AgentRing>,
+    /// Racks and hosts, if a ring of them sums the job.
+    pub(super) rina: Option<JobRina>,
     /// The first rank that it is, and how many.
     pub(super) first: u16,
     pub(super) parts: u16,
@@ -30,6 +32,11 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn say(&self, level: Level, what: impl Display) {
         self.log.say(level, format_args!("{}: {what}", self.name));
+    }
+
+    /// Whether its collectives are those of a session with the switch.
+    pub(super) const fn is_by_switch(&self) -> bool {
+        self.ring.is_none() && self.rina.is_none()
     }
 
     /// Ranks of the job.

@@ -420,7 +420,7 @@ impl RingThread {
 }
 
 /// A collective by what all ranks must bring alike.
-fn described(collective: &Collective) -> String {
+pub(super) fn described(collective: &Collective) -> String {
     let Collective {
         kind, dtype, name, ..
     } = collective;
@@ -431,6 +431,7 @@ fn described(collective: &Collective) -> String {
             format!("broadcast of \"{name}\" from rank {root}, {dtype}")
         }
         CollectiveKind::Barrier => format!("barrier \"{name}\""),
+        CollectiveKind::Max => format!("maximum of \"{name}\""),
     }
 }
 

@@ -18,7 +18,8 @@ pub(super) const fn count(done: &mut Done, kind: CollectiveKind) {
     let kind = match kind {
         CollectiveKind::Sum | CollectiveKind::Mean => &mut done.all_reduce,
         CollectiveKind::Broadcast { .. } => &mut done.broadcast,
-        CollectiveKind::Barrier => &mut done.barrier,
+        // No process asks for a maximum.
+        CollectiveKind::Barrier | CollectiveKind::Max => &mut done.barrier,
     };
     *kind += 1;
 }

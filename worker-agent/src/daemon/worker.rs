@@ -12,16 +12,16 @@ mod end;
 mod thread;
 
 use super::communicator::{Communicator, End};
-use super::failure::cause;
+use super::failure::{cause, set_of};
 use super::gather::{Brought, Gather};
 use super::rank::{InRegion, LocalRank, PendingProcess, Task, collective};
+use super::rina::RinaSession;
 use super::ring::RingSession;
 use super::status::count;
 use crate::config::{AgentRing, SwitchAddress};
 use crate::link::{Link, LinkError};
 use crate::log::Level;
 use crate::session::{CollectiveKind, Refused, Session, SessionReport, SessionState, Ticket};
-use end::set_of;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -68,6 +68,8 @@ pub(super) enum CommunicatorConfig {
     Link(Box<dyn Link>),
     /// A ring of RoCEv2 hosts.
     Ring(AgentRing),
+    /// A ring of racks and hosts, and a link to the rack's switch, if that sums.
+    Rina(Option<Box<dyn Link>>),
 }
 
 /// Processes that take part in a job as one worker.
@@ -280,6 +282,8 @@ impl Worker {
                     .map(|it| -> Box<dyn Communicator> { Box::new(it) })
             }
             CommunicatorConfig::Ring(ring) => RingSession::start(&self.task, &ring)
+                .map(|it| -> Box<dyn Communicator> { Box::new(it) }),
+            CommunicatorConfig::Rina(link) => RinaSession::open(&self.task, link)
                 .map(|it| -> Box<dyn Communicator> { Box::new(it) }),
         };
         self.communicator = Some(opened.map_err(End::Failed)?);

@@ -198,6 +198,11 @@ pub(super) fn ask(
     }
 }
 
+/// Jobs that the switch has as the agent has them; of a ring's racks it has other numbers.
+fn by_switch(config: &AgentConfig) -> impl Iterator<Item = &AgentJob> {
+    config.jobs.iter().filter(|job| job.ring().is_none())
+}
+
 /// What to ask of.
 fn asked(config: &AgentConfig) -> Vec<probe::Asked> {
     let of = |job: &AgentJob| {
@@ -210,7 +215,7 @@ fn asked(config: &AgentConfig) -> Vec<probe::Asked> {
             window: worker.window,
         }
     };
-    config.jobs.iter().map(of).collect()
+    by_switch(config).map(of).collect()
 }
 
 /// A random number for the probe, as every process that joins has one.
@@ -394,7 +399,7 @@ pub(super) fn verdicts(
             }
         }
     };
-    config.jobs.iter().zip(said).map(one).collect()
+    by_switch(config).zip(said).map(one).collect()
 }
 
 /// What the switch has of a job whose key is ours.

@@ -9,6 +9,7 @@ mod changes;
 mod controller;
 mod host;
 mod ranks;
+mod rina;
 mod ring;
 
 pub use changes::Changes;
@@ -18,6 +19,7 @@ pub use host::{
     control_socket_of,
 };
 pub use ranks::RANKS_PER_HOST_MAX;
+pub use rina::{Algorithm, JobRina, RinaRack};
 pub use ring::{AgentRing, CoordinatorAddress};
 
 use crate::event::{LogSection, MetricsSection};

@@ -69,6 +69,7 @@ impl Whole {
         let dtype = collective.dtype;
         let travel = match (collective.kind, dtype) {
             (CollectiveKind::Broadcast { .. } | CollectiveKind::Barrier, _) => Travel::Bytes,
+            (CollectiveKind::Max, _) => unreachable!("no process asks for a maximum"),
             _ if bytes == 0 => Travel::Bytes,
             (_, Dtype::F32 | Dtype::I32) => Travel::Plain,
             (_, Dtype::I16 | Dtype::I8) => Travel::Integers,

@@ -249,6 +249,13 @@ fn expected_of(collective: &Collective, all: &[Vec<f64>], ranks: usize) -> Vec<f
     if let CollectiveKind::Broadcast { root } = collective.kind {
         return all[usize::from(root)].clone();
     }
+    if collective.kind == CollectiveKind::Max {
+        let byte = |v: &f64| (*v as i8).cast_unsigned();
+        let largest = |i: usize| all.iter().map(|v| byte(&v[i])).max();
+        return each
+            .map(|i| largest(i).unwrap_or(0).cast_signed().into())
+            .collect();
+    }
     if dtype.is_int() {
         let sum = |i: usize| all.iter().map(|v| v[i]).sum::<f64>();
         return each
@@ -337,12 +344,17 @@ fn every_kind_of_every_type_is_right_in_any_order_of_things() {
                 root: rng.below(u64::from(workers)) as u16,
             },
             CollectiveKind::Barrier,
+            CollectiveKind::Max,
         ];
         let mut brought = Vec::new();
         for number in 0..6 {
             let mut pick = |n: usize| rng.below(n as u64) as usize;
-            let kind = kinds[pick(4)];
+            let kind = kinds[pick(5)];
             let (dtype, arithmetic) = (DTYPES[pick(6)], ARITHMETICS[pick(3)]);
+            let dtype = match kind {
+                CollectiveKind::Max => Dtype::I8,
+                _ => dtype,
+            };
             let elements = match (kind, pick(4)) {
                 (CollectiveKind::Barrier, _) | (_, 0) => 0,
                 (_, 1) => 1,

@@ -34,13 +34,8 @@ impl Cluster {
             "agents of hosts need the kernel's sockets"
         );
         let socket = self.agent_socket(job, rank);
-        let served = AgentJob {
-            id: job_id(job),
-            key: key(job),
-            workers: self.spec.jobs[job].into(),
-            ranks_per_host: 1,
-            priority: None,
-        };
+        let workers = self.spec.jobs[job].into();
+        let served = AgentJob::new(job_id(job), key(job), workers);
         let transport = AgentTransport::Udp { bind: self.ip(at) };
         let mut config = AgentConfig {
             socket: socket.clone(),

@@ -255,13 +255,7 @@ impl Planned {
         let ip = agent_ip(circuit);
         let interface = circuit_interface(circuit);
         Network::set_address(&role, &interface, &ip.to_string())?;
-        let job = AgentJob {
-            id: part.id,
-            key: key(part.id),
-            workers: part.workers(),
-            ranks_per_host: 1,
-            priority: None,
-        };
+        let job = AgentJob::new(part.id, key(part.id), part.workers());
         let transport = AgentTransport::Udp { bind: ip };
         let config = AgentConfig {
             socket: self.agent_socket(circuit),

@@ -2,10 +2,10 @@
 
 use super::{LEAVE_WITHIN, Turn, Worker, numbers};
 use crate::daemon::communicator::End;
-use crate::daemon::failure::failure_of;
+use crate::daemon::failure::{failure_of, set_of};
 use crate::log::Level;
 use std::time::Instant;
-use tally_local::{Class, Failure, Peer, Ranks};
+use tally_local::{Class, Failure, Peer};
 
 impl Worker {
     pub(super) fn end(&mut self, now: Instant, end: End) -> Turn {
@@ -117,15 +117,4 @@ impl Worker {
             ),
         }
     }
-}
-
-/// Some ranks of a host, as errors have them: without those behind the first run, if any is above
-/// the first 64.
-pub(super) fn set_of(ranks: &[u16]) -> Ranks {
-    if ranks.iter().all(|&rank| rank < 64) {
-        return Ranks::of_bits(ranks.iter().fold(0, |bits, rank| bits | 1 << rank));
-    }
-    let first = ranks.first().copied().unwrap_or_default();
-    let run = (first..).zip(ranks).take_while(|(a, b)| a == *b).count();
-    Ranks::of_range(first, first + run as u16)
 }

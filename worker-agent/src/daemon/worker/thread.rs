@@ -2,6 +2,7 @@
 
 use super::{CommunicatorConfig, LOOK_EVERY, Turn, Worker, watch};
 use crate::daemon::rank::PendingProcess;
+use crate::daemon::rina::setting;
 use crate::error::AgentError;
 use crate::link::LinkError;
 use crate::link::loss::losing;
@@ -100,10 +101,17 @@ impl PendingProcess {
         if let Some(ring) = &self.task.ring {
             return Ok(CommunicatorConfig::Ring(ring.clone()));
         }
+        if !setting(&self.task).is_none_or(|it| it.sums()) {
+            return Ok(CommunicatorConfig::Rina(None));
+        }
         let config = &self.task.config;
         let (group, units) = (Some(Group::of(config)), Some(config.units()));
         let link = open_link(&config.transport, config.switch, group, units)?;
-        Ok(CommunicatorConfig::Link(losing(link, self.task.loss)))
+        let link = losing(link, self.task.loss);
+        Ok(match self.task.rina {
+            Some(_) => CommunicatorConfig::Rina(Some(link)),
+            None => CommunicatorConfig::Link(link),
+        })
     }
 
     /// There is no session.

@@ -69,6 +69,13 @@ impl Entry for AgentJob {
             let (old, new) = (words(self.priority), words(new.priority));
             what.push(format!("priority {old} -> {new}"));
         }
+        let (old, other) = (self.algorithm, new.algorithm);
+        if old != other {
+            what.push(format!("algorithm {} -> {}", old.name(), other.name()));
+        }
+        if self.rina != new.rina {
+            what.push("new racks".to_owned());
+        }
         what
     }
 

@@ -3,7 +3,7 @@
 
 use super::ranks::{RANKS_PER_HOST_MAX, default_ranks_per_host, is_one};
 use super::{
-    AgentController, AgentRing, Eal, PsConfig, PsJob, SwitchAddress, Timeouts, Transport,
+    AgentController, AgentRing, Algorithm, Eal, JobRina, PsConfig, PsJob, SwitchAddress, Timeouts, Transport,
     WorkerConfig, WorkerJob, check_frames, check_jobs, check_parts, check_switch, check_workers,
     default_payload_bytes, default_source_port, default_window, mac,
 };
@@ -199,6 +199,12 @@ pub struct AgentJob {
     /// The priority of collectives that have none of their own, as that of a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
+    /// What sums the job.
+    #[serde(default, skip_serializing_if = "Algorithm::is_switch")]
+    pub algorithm: Algorithm,
+    /// Racks and hosts, for `algorithm` ring.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rina: Option<JobRina>,
 }
 
 /// Path of the control socket beside an agent's socket.
@@ -230,12 +236,34 @@ impl From<&AgentRing> for AgentJob {
             workers: ring.workers,
             ranks_per_host: ring.ranks_per_host,
             priority: None,
+            algorithm: Algorithm::Switch,
+            rina: None,
         }
     }
 }
 
 impl AgentJob {
-    /// Workers that the switch has.
+    /// A job that a switch sums, with one rank on each host.
+    #[must_use]
+    pub const fn new(id: u16, key: Key, workers: u16) -> Self {
+        Self {
+            id,
+            key,
+            workers,
+            ranks_per_host: default_ranks_per_host(),
+            priority: None,
+            algorithm: Algorithm::Switch,
+            rina: None,
+        }
+    }
+
+    /// Racks and hosts, if a ring sums the job.
+    #[must_use]
+    pub fn ring(&self) -> Option<&JobRina> {
+        self.rina.as_ref().filter(|_| self.algorithm == Algorithm::Ring)
+    }
+
+    /// Workers that the switch has; in a ring, hosts.
     #[must_use]
     pub const fn hosts(&self) -> u16 {
         self.workers / self.ranks_per_host
@@ -253,7 +281,16 @@ impl AgentJob {
             let allowed = format!("a divisor of {workers}, the job's workers");
             return Err(ConfigError::value(path, key, each, allowed));
         }
-        Ok(())
+        let key = format!("jobs[{i}]");
+        match &self.rina {
+            Some(rina) => rina.check(path, &key, self.hosts().into()),
+            None if self.algorithm == Algorithm::Ring => {
+                let allowed = "racks and hosts, as `algorithm` is ring";
+                let key = format!("{key}.rina");
+                Err(ConfigError::value(path, key, "nothing", allowed))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -317,6 +354,7 @@ impl AgentConfig {
                 ConfigError::Content { path, key, problem }
             })?;
         }
+        self.check_racks(path)?;
         check_jobs(path, "rings", self.rings.iter().map(|ring| ring.id))?;
         for (i, ring) in self.rings.iter().enumerate() {
             if self.jobs.iter().any(|job| job.id == ring.id) {
@@ -346,6 +384,29 @@ impl AgentConfig {
             let (found, most) = (self.processes, u32::from(u16::MAX - port) + 1);
             let allowed = format!("1 to {most}, as each has a UDP port from {port} on");
             return Err(ConfigError::value(path, "processes", found, allowed));
+        }
+        Ok(())
+    }
+
+    /// That no two rings listen at one address, and that racks that sum can be reached.
+    fn check_racks(&self, path: &Path) -> Result<(), ConfigError> {
+        let mut seen = Vec::new();
+        for (i, job) in self.jobs.iter().enumerate() {
+            let racks = job.ring().map_or(&[][..], |it| &it.racks);
+            let is_dpdk = matches!(self.transport, AgentTransport::Dpdk { .. });
+            if is_dpdk && racks.iter().any(|rack| rack.sums) {
+                let allowed = format!("udp, as racks of jobs[{i}] sum");
+                return Err(ConfigError::value(path, "transport.type", "dpdk", allowed));
+            }
+            for host in racks.iter().flat_map(|rack| &rack.hosts) {
+                let other = seen.iter().find(|(_, at)| *at == host);
+                if let Some((other, _)) = other {
+                    let allowed = format!("a port of its own: jobs[{other}] has it");
+                    let key = format!("jobs[{i}].rina");
+                    return Err(ConfigError::value(path, key, host, allowed));
+                }
+                seen.push((i, host));
+            }
         }
         Ok(())
     }
@@ -492,7 +553,8 @@ mod tests {
                           "device": "0000:01:00.0", "mac": "02:00:00:00:00:01", "address": "10.84.0.1",
                           "port": 5000},
             "jobs": [{"id": 7, "key": "000102030405060708090a0b0c0d0e0f", "workers": 4, "ranks_per_host": 2,
-                      "priority": 3}],
+                      "priority": 3, "algorithm": "ring",
+                      "rina": {"racks": [{"sums": false, "hosts": ["10.1.0.1:4791", "10.1.0.2:4791"]}]}}],
             "payload_bytes": 2048, "window": 64,
             "timeouts": {"join_ms": 1, "stall_ms": 2, "linger_ms": 3},
             "memory_mib": 64, "processes": 8,
