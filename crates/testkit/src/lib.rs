@@ -5,6 +5,7 @@
 //!   [`interactive`] gives it to a program in another language.
 //! - [`fabric`] makes a network of several switches, and runs jobs whose trees span them.
 //! - [`planned`] carries out a plan of `crates/planner`, and measures its rate.
+//! - [`racks`] makes racks with and without Tally, with an agent on each host.
 //! - [`mod@reference`] compares sums with a program that shares no code with Tally.
 //! - [`replay`] feeds captures to `tally-switch` and `dpdk-testpmd` in a loop.
 //! - [`switchml`] is a SwitchML client of our own; [`switchml_worker`] is its command line.
@@ -18,6 +19,7 @@ pub mod fabric;
 pub mod interactive;
 pub mod losses;
 pub mod planned;
+pub mod racks;
 pub mod reference;
 pub mod replay;
 pub mod ring_worker;

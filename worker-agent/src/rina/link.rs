@@ -15,115 +15,24 @@
 //! * A connection is closed some time after the last words were sent: a reset would drop them.
 
 use super::connection::{Connection, Ended};
-use super::wire::{self, Header, Hello, Kind, NONCE_BYTES, Nonce, PlanHash};
-use crate::log::{Level, Log};
-use nix::errno::Errno;
+use super::door::Door;
+use super::identity::Identity;
+use super::successor::{Stage, Successor};
+use super::wire::{Header, Kind};
+use crate::log::Level;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, socket};
-use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 use tally_local::{Class, Failure, Ranks};
 use tally_wire::Key;
 
-/// For the other side to prove the key, or to take a connection.
-const GREETING_WITHIN: Duration = Duration::from_secs(3);
-/// Connections at a time that have proven nothing.
-const STRANGERS_MAX: usize = 16;
-/// Between two attempts to listen or to connect.
-const RETRY_EVERY: Duration = Duration::from_millis(100);
-/// Between two lines of the log about refused connections.
-const REFUSALS_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of last words.
 const WORDS_MAX: usize = 2048;
 /// Between two heartbeats.
 const ALIVE_EVERY: Duration = Duration::from_millis(250);
 
-/// A member, as the others know it.
-#[derive(Clone, Debug)]
-pub(crate) struct MemberName {
-    /// Where its agent listens.
-    pub(crate) address: SocketAddrV4,
-    /// Its first rank, and one past the last.
-    pub(crate) ranks: (u16, u16),
-}
 
-impl MemberName {
-    /// Its ranks, as errors have them.
-    pub(crate) fn set(&self) -> Ranks {
-        Ranks::of_range(self.ranks.0, self.ranks.1)
-    }
-}
-
-/// What a member knows of its ring.
-pub(crate) struct Identity {
-    pub(crate) job: u16,
-    pub(crate) key: Key,
-    pub(crate) plan: PlanHash,
-    /// Which member this is.
-    pub(crate) member: usize,
-    pub(crate) members: Vec<MemberName>,
-    pub(crate) join: Duration,
-    pub(crate) stall: Duration,
-    pub(crate) log: Log,
-    /// Job and rank, for the log.
-    pub(crate) name: String,
-}
-
-impl Identity {
-    pub(crate) const fn successor(&self) -> usize {
-        (self.member + 1) % self.members.len()
-    }
-
-    pub(crate) const fn predecessor(&self) -> usize {
-        (self.member + self.members.len() - 1) % self.members.len()
-    }
-
-    /// A member in words.
-    pub(crate) fn words(&self, member: usize) -> String {
-        let MemberName { address, ranks } = &self.members[member];
-        match ranks.1 - ranks.0 {
-            1 => format!("member {member} (rank {}, {address})", ranks.0),
-            _ => format!(
-                "member {member} (ranks {} to {}, {address})",
-                ranks.0,
-                ranks.1 - 1
-            ),
-        }
-    }
-
-    fn say(&self, level: Level, what: impl std::fmt::Display) {
-        let name = &self.name;
-        self.log.say(level, format_args!("{name}: {what}"));
-    }
-
-    /// A failure on account of a member.
-    pub(crate) fn failure(&self, class: Class, member: usize, what: &str) -> Failure {
-        Failure {
-            class,
-            ranks: self.members[member].set(),
-            text: format!("{} {what}", self.words(member)),
-        }
-    }
-}
-
-/// A connection that was accepted and has proven nothing.
-struct Stranger {
-    connection: Connection,
-    challenge: Nonce,
-}
-
-/// The way to the successor.
-enum Successor {
-    /// Nothing, until it is time to try again.
-    Resting(Instant),
-    /// TCP's handshake.
-    Connecting(TcpStream),
-    /// Proofs are exchanged; ours is sent with this challenge's answer.
-    Greeting(Box<Connection>, Option<(Nonce, Nonce)>),
-    Ready(Box<Connection>),
-}
 
 /// How far the ring has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,18 +50,11 @@ enum Forming {
 pub(crate) struct Link {
     id: Identity,
     epoll: Epoll,
-    listener: Option<TcpListener>,
-    listen_at: Instant,
-    strangers: Vec<Stranger>,
+    door: Door,
     predecessor: Option<Connection>,
     successor: Successor,
-    /// Since when it connects or greets.
-    since: Instant,
     forming: Forming,
     began: Instant,
-    /// What is in the way of the successor, and of the predecessor.
-    problems: [Option<String>; 2],
-    refusal_logged: Option<Instant>,
     /// Passes begun, by member, as far as is known.
     passes: Vec<u64>,
     /// Passes of neighbours that have left: predecessor, successor.
@@ -166,16 +68,11 @@ impl Link {
         let now = Instant::now();
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
-            listener: None,
-            listen_at: now,
-            strangers: Vec::new(),
+            door: Door::new(now),
             predecessor: None,
-            successor: Successor::Resting(now),
-            since: now,
+            successor: Successor::new(now),
             forming: Forming::Apart,
             began: now,
-            problems: [None, None],
-            refusal_logged: None,
             passes: vec![0; id.members.len()],
             has_left: [None, None],
             closing: None,
@@ -209,18 +106,15 @@ impl Link {
 
     /// What it waits for while the ring has not formed.
     pub(crate) fn obstacle(&self) -> String {
-        let [to, from] = &self.problems;
-        let successor = !matches!(self.successor, Successor::Ready(_));
-        let predecessor = self.predecessor.is_none();
         let mut parts = Vec::new();
-        if successor {
+        if !self.successor.is_ready() {
             let name = self.id.words(self.id.successor());
-            let why = to.as_deref().unwrap_or("no connection yet");
+            let why = self.successor.problem.as_deref().unwrap_or("no connection yet");
             parts.push(format!("successor {name}: {why}"));
         }
-        if predecessor {
+        if self.predecessor.is_none() {
             let name = self.id.words(self.id.predecessor());
-            let why = from.as_deref().unwrap_or("has not connected");
+            let why = self.door.problem.as_deref().unwrap_or("has not connected");
             parts.push(format!("predecessor {name}: {why}"));
         }
         if parts.is_empty() {
@@ -249,12 +143,6 @@ impl Link {
         for connection in neighbours(&mut self.predecessor, &mut self.successor) {
             connection.watch(&self.epoll);
         }
-        let strangers = self.strangers.iter_mut().map(|it| &mut it.connection);
-        let greeting = match &mut self.successor {
-            Successor::Greeting(connection, _) => Some(&mut **connection),
-            _ => None,
-        };
-        strangers.chain(greeting).for_each(|it| it.watch(&self.epoll));
         Ok(is_busy)
     }
 
@@ -269,10 +157,16 @@ impl Link {
             );
             return Err(Failure::new(Class::Join, text));
         }
-        let mut is_busy = self.accept(now)?;
-        is_busy |= self.greet_strangers(now);
-        is_busy |= self.connect(now)?;
-        if !matches!(self.successor, Successor::Ready(_)) || self.predecessor.is_none() {
+        let (mut is_busy, predecessor) = self.door.turn(now, &self.id, &self.epoll)?;
+        if let Some(predecessor) = predecessor {
+            if self.predecessor.is_some() {
+                // It has begun again.
+                self.part(now);
+            }
+            self.predecessor = Some(predecessor);
+        }
+        is_busy |= self.successor.turn(now, &self.id, &self.epoll)?;
+        if !self.successor.is_ready() || self.predecessor.is_none() {
             return Ok(is_busy);
         }
         match (self.forming, self.id.member) {
@@ -287,8 +181,7 @@ impl Link {
             (Forming::Token(round @ 2), _) => {
                 self.send_token(now, round);
                 self.forming = Forming::Formed;
-                self.listener = None;
-                self.strangers.clear();
+                self.door.shut();
                 self.id.say(Level::Info, "the ring has formed");
             }
             _ => return Ok(is_busy),
@@ -297,7 +190,7 @@ impl Link {
     }
 
     fn send_token(&mut self, now: Instant, round: u32) {
-        if let Successor::Ready(connection) = &mut self.successor {
+        if let Some(connection) = self.successor.ready() {
             let header = Header {
                 segment: round,
                 ..Header::new(Kind::Token, 0)
@@ -306,293 +199,25 @@ impl Link {
         }
     }
 
-    fn accept(&mut self, now: Instant) -> Result<bool, Failure> {
-        if self.listener.is_none() && now >= self.listen_at {
-            self.listen_at = now + RETRY_EVERY;
-            let at = self.id.members[self.id.member].address;
-            match listen(at) {
-                Ok(listener) => {
-                    self.add(listener.as_fd());
-                    self.listener = Some(listener);
-                }
-                // The last job's member may be about to leave.
-                Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                    self.problems[1] = Some(format!("cannot listen at {at}: {error}"));
-                }
-                Err(error) => {
-                    let hint = "`jobs[].rina` must have an address of this host for its rank";
-                    let text = format!("cannot listen at {at}: {error}; {hint}");
-                    return Err(Failure::new(Class::Link, text));
-                }
-            }
-        }
-        let Some(listener) = &self.listener else {
-            return Ok(false);
-        };
-        let mut is_busy = false;
-        while let Ok((stream, peer)) = listener.accept() {
-            is_busy = true;
-            if self.strangers.len() >= STRANGERS_MAX {
-                // The oldest has had its time.
-                self.strangers.remove(0);
-            }
-            let (Ok(mut connection), Ok(challenge)) = (Connection::new(stream, peer, now), nonce())
-            else {
-                continue;
-            };
-            let header = Header::new(Kind::Challenge, NONCE_BYTES);
-            connection.push(now, &header, &challenge);
-            self.strangers.push(Stranger {
-                connection,
-                challenge,
-            });
-        }
-        Ok(is_busy)
-    }
 
-    /// Takes the predecessor from those who have connected.
-    fn greet_strangers(&mut self, now: Instant) -> bool {
-        let mut is_busy = false;
-        let mut at = 0;
-        while at < self.strangers.len() {
-            is_busy |= self.strangers[at].connection.turn(now);
-            let stranger = &mut self.strangers[at];
-            let waited = now.saturating_duration_since(stranger.connection.queued_at);
-            let outcome = match stranger.connection.peek() {
-                Ok(None) if waited > GREETING_WITHIN => Err("has said nothing".to_owned()),
-                Ok(None) => {
-                    at += 1;
-                    continue;
-                }
-                Ok(Some(header)) => self.judge(at, &header),
-                Err(ended) => Err(ended.to_string()),
-            };
-            is_busy = true;
-            let mut stranger = self.strangers.remove(at);
-            let peer = stranger.connection.peer;
-            match outcome {
-                Ok((nonce, hello)) => self.take_predecessor(now, stranger, &nonce, &hello),
-                Err(why) => {
-                    stranger.connection.discard();
-                    self.log_refusal(now, peer, &why);
-                }
-            }
-        }
-        is_busy
-    }
 
-    fn log_refusal(&mut self, now: Instant, peer: SocketAddr, why: &str) {
-        let is_due = |at: Instant| now.saturating_duration_since(at) >= REFUSALS_EVERY;
-        if self.refusal_logged.is_none_or(is_due) {
-            self.refusal_logged = Some(now);
-            let what = format_args!("refused a connection from {peer}: it {why}");
-            self.id.say(Level::Warn, what);
-        }
-    }
 
-    /// What a stranger has proven.
-    fn judge(&self, at: usize, header: &Header) -> Result<(Nonce, Hello), String> {
-        let Stranger {
-            connection,
-            challenge,
-        } = &self.strangers[at];
-        if header.kind != Kind::Hello {
-            return Err("did not begin with a hello".into());
-        }
-        wire::open_hello(&self.id.key, challenge, connection.body(header))
-            .ok_or_else(|| format!("has not proven the key of job {}", self.id.job))
-    }
 
-    /// Welcomes the predecessor, or says why it is not the one.
-    fn take_predecessor(&mut self, now: Instant, stranger: Stranger, nonce: &Nonce, hello: &Hello) {
-        let Stranger {
-            mut connection,
-            challenge,
-        } = stranger;
-        let (id, from) = (&self.id, self.id.predecessor());
-        let own = id.words(id.member);
-        let wanted = Hello {
-            job: id.job,
-            from: from as u16,
-            to: id.member as u16,
-            plan: id.plan,
-        };
-        let problem = match hello {
-            _ if *hello == wanted => None,
-            _ if hello.job != id.job => {
-                Some(format!("{own} takes part in job {}, not {}", id.job, hello.job))
-            }
-            _ if (hello.from, hello.to) == (wanted.from, wanted.to) => Some(format!(
-                "{own} has another plan of job {}: `rina`, `ranks_per_host` and `payload_bytes` must be alike at all \
-                 agents",
-                id.job
-            )),
-            _ => Some(format!(
-                "{own} expects member {} and not member {}, which looks for member {}: `rina` must be alike at all \
-                 agents",
-                wanted.from, hello.from, hello.to
-            )),
-        };
-        let nonces = [&challenge, nonce];
-        let (kind, body) = match &problem {
-            None => (Kind::Welcome, Vec::new()),
-            Some(text) => (Kind::Refusal, text.clone().into_bytes()),
-        };
-        let body = wire::seal(&id.key, kind, nonces, body);
-        connection.push(now, &Header::new(kind, body.len()), &body);
-        connection.turn(now);
-        if let Some(text) = problem {
-            self.log_refusal(now, connection.peer, &format!("is not the one: {text}"));
-            self.problems[1] = Some(text);
-            connection.shut_down();
-            return;
-        }
-        let peek = connection.peek();
-        if let Ok(Some(header)) = peek {
-            connection.consume(&header);
-        }
-        connection.is_greeting = false;
-        connection.received_at = now;
-        if self.predecessor.is_some() {
-            // It has begun again.
-            self.part();
-        }
-        self.problems[1] = None;
-        self.predecessor = Some(connection);
-    }
 
     /// Drops both connections: the ring has not formed.
-    fn part(&mut self) {
+    fn part(&mut self, now: Instant) {
         self.predecessor = None;
-        if matches!(self.successor, Successor::Ready(_)) {
-            self.successor = Successor::Resting(Instant::now() + RETRY_EVERY);
-        }
+        self.successor.part(now);
         self.forming = Forming::Apart;
     }
 
-    /// Gets on with the way to the successor.
-    fn connect(&mut self, now: Instant) -> Result<bool, Failure> {
-        let waited = now.saturating_duration_since(self.since);
-        let rest = Successor::Resting(now + RETRY_EVERY);
-        let address = self.id.members[self.id.successor()].address;
-        match std::mem::replace(&mut self.successor, rest) {
-            Successor::Resting(until) if now < until => {
-                self.successor = Successor::Resting(until);
-                Ok(false)
-            }
-            Successor::Resting(_) => {
-                self.since = now;
-                match begin_connect(address) {
-                    Ok(stream) => {
-                        let event = EpollEvent::new(EpollFlags::EPOLLOUT, 0);
-                        let _ = self.epoll.add(stream.as_fd(), event);
-                        self.successor = Successor::Connecting(stream);
-                    }
-                    Err(error) => self.problems[0] = Some(error.to_string()),
-                }
-                Ok(true)
-            }
-            Successor::Connecting(stream) => {
-                let error = stream.take_error().unwrap_or_else(Some);
-                match (error, stream.peer_addr()) {
-                    (Some(error), _) => self.problems[0] = Some(error.to_string()),
-                    (None, Ok(peer)) => {
-                        let _ = self.epoll.delete(stream.as_fd());
-                        match Connection::new(stream, peer, now) {
-                            Ok(it) => self.successor = Successor::Greeting(Box::new(it), None),
-                            Err(error) => self.problems[0] = Some(error.to_string()),
-                        }
-                        return Ok(true);
-                    }
-                    (None, Err(_)) if waited > GREETING_WITHIN => {
-                        self.problems[0] = Some("did not take the connection".into());
-                    }
-                    (None, Err(_)) => self.successor = Successor::Connecting(stream),
-                }
-                Ok(false)
-            }
-            Successor::Greeting(connection, sent) => self.greet(now, waited, connection, sent),
-            ready @ Successor::Ready(_) => {
-                self.successor = ready;
-                Ok(false)
-            }
-        }
-    }
 
-    /// Answers the successor's challenge and checks its welcome.
-    fn greet(
-        &mut self,
-        now: Instant,
-        waited: Duration,
-        mut connection: Box<Connection>,
-        sent: Option<(Nonce, Nonce)>,
-    ) -> Result<bool, Failure> {
-        connection.turn(now);
-        let header = match connection.peek() {
-            Ok(Some(header)) => header,
-            Ok(None) if waited <= GREETING_WITHIN => {
-                self.successor = Successor::Greeting(connection, sent);
-                return Ok(false);
-            }
-            Ok(None) => {
-                self.problems[0] = Some("took the connection and says nothing".into());
-                return Ok(true);
-            }
-            Err(ended) => {
-                let hint = "see that agent's log, and whether both have the same key";
-                self.problems[0] = Some(format!("{ended} before its welcome; {hint}"));
-                return Ok(true);
-            }
-        };
-        let id = &self.id;
-        let body = connection.body(&header);
-        let next = match (header.kind, sent) {
-            (Kind::Challenge, None) => {
-                let (Ok(challenge), Ok(own)) = (body.try_into(), nonce()) else {
-                    self.problems[0] = Some("sent no challenge".into());
-                    return Ok(true);
-                };
-                let hello = Hello {
-                    job: id.job,
-                    from: id.member as u16,
-                    to: id.successor() as u16,
-                    plan: id.plan,
-                };
-                let body = wire::seal_hello(&id.key, &challenge, &own, &hello);
-                connection.push(now, &Header::new(Kind::Hello, body.len()), &body);
-                Some((challenge, own))
-            }
-            (kind @ (Kind::Welcome | Kind::Refusal), Some((challenge, own))) => {
-                let Some(text) = wire::open(&id.key, kind, [&challenge, &own], body) else {
-                    self.problems[0] = Some("has not proven the job's key".into());
-                    return Ok(true);
-                };
-                if kind == Kind::Refusal {
-                    // A part of it that is no text is of no use.
-                    let text = String::from_utf8_lossy(text).into_owned();
-                    return Err(Failure::new(Class::Join, text));
-                }
-                connection.consume(&header);
-                connection.is_greeting = false;
-                self.problems[0] = None;
-                self.successor = Successor::Ready(connection);
-                return Ok(true);
-            }
-            _ => {
-                self.problems[0] = Some("does not keep to the protocol".into());
-                return Ok(true);
-            }
-        };
-        connection.consume(&header);
-        self.successor = Successor::Greeting(connection, next);
-        Ok(true)
-    }
 
     /// Takes what the successor has sent: heartbeats and last words.
     fn hear_successor(&mut self) -> Result<bool, Failure> {
         let mut is_busy = false;
         loop {
-            let Successor::Ready(connection) = &mut self.successor else {
+            let Some(connection) = self.successor.ready() else {
                 return Ok(is_busy);
             };
             let header = match connection.peek() {
@@ -655,8 +280,12 @@ impl Link {
             );
             return Err(self.id.failure(Class::Member, self.neighbour(at), &what));
         }
-        self.problems[1 - at] = Some(ended.to_string());
-        self.part();
+        let problem = match at {
+            0 => &mut self.door.problem,
+            _ => &mut self.successor.problem,
+        };
+        *problem = Some(ended.to_string());
+        self.part(Instant::now());
         Ok(true)
     }
 
@@ -724,12 +353,12 @@ impl Link {
 
     /// Whether elements for the successor may be queued.
     pub(crate) fn has_room(&self) -> bool {
-        matches!(&self.successor, Successor::Ready(connection) if connection.has_room())
+        matches!(&self.successor.stage, Stage::Ready(connection) if connection.has_room())
     }
 
     /// Queues a message for the successor.
     pub(crate) fn send(&mut self, now: Instant, header: &Header, body: &[u8]) {
-        if let Successor::Ready(connection) = &mut self.successor {
+        if let Some(connection) = self.successor.ready() {
             connection.push(now, header, body);
         }
     }
@@ -763,7 +392,7 @@ impl Link {
         {
             both.push((self.id.predecessor(), connection.received_at));
         }
-        if let Successor::Ready(connection) = &self.successor
+        if let Stage::Ready(connection) = &self.successor.stage
             && self.has_left[1].is_none()
         {
             both.push((self.id.successor(), connection.received_at));
@@ -798,8 +427,7 @@ impl Link {
             return;
         }
         self.closing = Some(now);
-        self.listener = None;
-        self.strangers.clear();
+        self.door.shut();
         let text = failed.map_or("", |it| &it.text);
         let body = &text[..text.floor_char_boundary(WORDS_MAX)];
         let header = match failed {
@@ -855,32 +483,8 @@ fn neighbours<'a>(
     predecessor: &'a mut Option<Connection>,
     successor: &'a mut Successor,
 ) -> impl Iterator<Item = &'a mut Connection> {
-    let successor = match successor {
-        Successor::Ready(connection) => Some(&mut **connection),
-        _ => None,
-    };
-    predecessor.iter_mut().chain(successor)
+    predecessor.iter_mut().chain(successor.ready())
 }
 
-fn listen(at: SocketAddrV4) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(at)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
 
-fn begin_connect(to: SocketAddrV4) -> io::Result<TcpStream> {
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
-    let [a, b, c, d] = Ipv4Addr::octets(to.ip());
-    let address = SockaddrIn::new(a, b, c, d, to.port());
-    match connect(socket.as_raw_fd(), &address) {
-        Ok(()) | Err(Errno::EINPROGRESS) => Ok(TcpStream::from(socket)),
-        Err(error) => Err(error.into()),
-    }
-}
 
-fn nonce() -> Result<Nonce, getrandom::Error> {
-    let mut nonce = [0; NONCE_BYTES];
-    getrandom::fill(&mut nonce)?;
-    Ok(nonce)
-}
