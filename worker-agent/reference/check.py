@@ -29,6 +29,10 @@ The sum
     own:    as native, and then rounded to the tensor's type, to nearest, ties to even.
     With --tree, native and own fold at each switch by itself, what is below it as one number, and
     own rounds there; a switch with one member adds nothing. fixed does not depend on the tree.
+    With --ring, native and own fold round a ring (Rina, docs/RINA.md): a tensor of E elements has
+    a chunk for each of the G members, the c-th from E*c//G on. Its fold begins with member c + 1
+    and ends with member c. A rack adds what it got to its first rank's, and then folds its ranks.
+    own rounds after each of these. fixed does not depend on the ring.
     i16, i8: exact; a job whose sum does not fit must fail.
     i32:    exact. Where the exact sum fits but some order of arrival would have
             saturated on the way, a job may rightly fail; if it delivers, it delivers this sum.
@@ -270,6 +274,33 @@ def parsed_tree(text):
     return tree
 
 
+def parsed_ring(text):
+    """A list of ranks for each member: [[0, 1], [2]] is a rack of two that sums, and another host."""
+    ring = parsed_tree(text)
+    if not all(isinstance(member, list) and all(type(rank) is int for rank in member) for member in ring):
+        raise ValueError
+    return ring
+
+
+def ring_sum(ring, contributions, lo, elements, rounding):
+    """Rows of f32 bits, one per rank and from element `lo` of `elements` on, to the bits of the fold
+    round `ring`: the ranks of each member. `rounding` is what follows each sum."""
+    bits, count = np.empty(contributions.shape[1], "<u4"), len(ring)
+    for owner in range(count):
+        start = max(elements * owner // count - lo, 0)
+        end = min(elements * (owner + 1) // count - lo, len(bits))
+        if start >= end:
+            continue
+        total = None
+        for step in range(1, count + 1):
+            rows = [contributions[rank, start:end] for rank in ring[(owner + step) % count]]
+            if total is not None:
+                rows[0] = rounding(native_sum(np.stack([total, rows[0]])))
+            total = rows[0] if len(rows) == 1 else rounding(native_sum(np.stack(rows)))
+        bits[start:end] = total
+    return bits
+
+
 def fixed_sum(contributions, fragment_elements):
     """Rows of f32 bits, one per rank and a whole number of fragments long, to the bits of the
     sum in block fixed point (B-1 to B-5)."""
@@ -324,7 +355,11 @@ def float_results(inputs, tensor, n, args):
         else:
             own = args.arithmetic == "own"
             rounding = (lambda bits: widen(narrow(bits, dtype), dtype)) if own else (lambda bits: bits)
-            bits = tree_sum(args.tree or list(range(n)), contributions[:, : hi - lo], rounding)
+            rows = contributions[:, : hi - lo]
+            if args.ring:
+                bits = ring_sum(args.ring, rows, lo, elements, rounding)
+            else:
+                bits = tree_sum(args.tree or list(range(n)), rows, rounding)
         yield lo, narrow(mean_of(bits, n) if args.op == "mean" else bits, dtype)
 
 
@@ -420,8 +455,10 @@ def check(args):
         inputs, n = SyntheticInputs(args.synthetic, args.elements, args.element.upper()), args.workers
     if not 1 <= n <= WORKERS_MAX:
         raise Refused(f"{n} workers; a job has 1 to {WORKERS_MAX}")
-    if n > MEMBERS_MAX and not args.tree:
+    if n > MEMBERS_MAX and not args.tree and not args.ring:
         raise Refused(f"{n} workers; a job without --tree has 1 to {MEMBERS_MAX}")
+    if args.ring and ranks_of(args.ring) != list(range(n)):
+        raise Refused(f"--ring has the ranks {ranks_of(args.ring)}, a job of {n} has 0 to {n - 1} in their order")
     if args.tree and ranks_of(args.tree) != list(range(n)):
         raise Refused(f"--tree has the ranks {ranks_of(args.tree)}, a job of {n} has 0 to {n - 1} in their order")
     if len(args.outputs) != n:
@@ -457,6 +494,7 @@ def arguments(argv):
     parser.add_argument("--elements", type=int, metavar="N", help="of the synthetic tensor")
     parser.add_argument("--workers", type=int, metavar="N", help="of the synthetic job")
     parser.add_argument("--tree", type=parsed_tree, metavar="LISTS", help="switches: [[0, 1], [2, 3]]; one, unless given")
+    parser.add_argument("--ring", type=parsed_ring, metavar="LISTS", help="ranks of each member: [[0, 1], [2]]")
     parser.add_argument("--outputs", nargs="+", metavar="FILE", help="safetensors, in rank order")
     parser.add_argument("--self-test", action="store_true", help="test this program against slow exact arithmetic")
     args = parser.parse_args(argv)

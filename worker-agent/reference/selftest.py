@@ -247,6 +247,18 @@ class Arithmetic(unittest.TestCase):
         self.same(check.native_sum(array([[0x7F812345]])), [0x7F812345], "a lone NaN")
         self.same(check.native_sum(array([[0x80000000]] * 2)), [0x80000000], "-0 + -0")
 
+    def test_a_ring_folds_each_chunk_from_the_member_behind_its_owner(self):
+        one, big = 0x3F800000, 0x4B800000  # 1 and 2^24: 2^24 + 1 is 2^24
+        plain = lambda bits: bits
+        rows = array([[one] * 3, [big] * 3, [one] * 3])
+        # Chunk 0: 1, 2, 0; chunk 1: 2, 0, 1; chunk 2: 0, 1, 2.
+        want = [big, 0x4B800001, big]
+        self.same(check.ring_sum([[0], [1], [2]], rows, 0, 3, plain), want, "three members")
+        self.same(check.ring_sum([[0], [1], [2]], rows[:, :1], 2, 3, plain), want[2:], "the last of three")
+        # A rack: what came is added to its first rank's, then the others.
+        self.same(check.ring_sum([[0, 1], [2]], rows[:, :2], 0, 2, plain), [0x4B800001, big], "a rack")
+        self.same(check.ring_sum([[0, 1, 2]], rows[:, :1], 0, 1, plain), [big], "one rack")
+
     def test_a_tree_folds_at_each_switch(self):
         def slow(tree, rows):
             parts = [[rows[node]] if isinstance(node, int) else [slow(node, rows)] for node in tree]

@@ -4,6 +4,8 @@
 //! kernel. Their uplinks meet in a bridge. A job takes all hosts, in the order of racks. In a rack
 //! that sums, the first host has a parameter server, too. Needs root.
 
+mod process;
+
 use crate::cluster::commands::ip;
 use crate::cluster::leftovers::{PREFIX, remove_leftover_folders};
 use crate::cluster::namespaces::{enter, remove_leftovers, shape};
@@ -22,6 +24,8 @@ use tally_schema::agent::config::{
 };
 use tally_schema::switch::config::{AddressConfig, Config, JobSection, PortSection};
 use tally_wire::{Key, Mac};
+
+pub use process::{Process, Source};
 
 /// How long a program may take until it runs: several start on few CPUs.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -217,7 +221,11 @@ impl Racks {
     pub fn new(spec: RacksSpec) -> Result<Self> {
         ensure!(allowed(), "racks need network namespaces (root)");
         for it in &spec.racks {
-            ensure!((1..=64).contains(&it.hosts), "a rack of {}: 1 to 64", it.hosts);
+            ensure!(
+                (1..=64).contains(&it.hosts),
+                "a rack of {}: 1 to 64",
+                it.hosts
+            );
         }
         ensure!(
             (1..=200).contains(&spec.racks.len()),
@@ -375,7 +383,9 @@ impl Racks {
         let mut command = prefixed(&prefix, &self.spec.programs.join("tally-switch"));
         command.arg("--config").arg(path);
         let mut program = Program::start(&name, command, &self.file(&format!("{name}.log")))?;
-        program.wait_until("it runs", START_PATIENCE, |log| log.contains("running on CPU"))?;
+        program.wait_until("it runs", START_PATIENCE, |log| {
+            log.contains("running on CPU")
+        })?;
         self.switches[rack] = Some(program);
         Ok(())
     }
@@ -419,7 +429,11 @@ impl Racks {
     ///
     /// # Errors
     /// If it ends at once.
-    pub fn start_agent(&mut self, host: usize, change: impl FnOnce(&mut AgentConfig)) -> Result<()> {
+    pub fn start_agent(
+        &mut self,
+        host: usize,
+        change: impl FnOnce(&mut AgentConfig),
+    ) -> Result<()> {
         let mut config = self.agent_config(host);
         change(&mut config);
         let name = format!("agent{host}");
@@ -433,7 +447,9 @@ impl Racks {
             command.arg("--loss-seed").arg(seed.to_string());
         }
         let mut program = Program::start(&name, command, &self.file(&format!("{name}.log")))?;
-        program.wait_until("it listens", START_PATIENCE, |log| log.contains("listening at"))?;
+        program.wait_until("it listens", START_PATIENCE, |log| {
+            log.contains("listening at")
+        })?;
         self.agents[host] = Some(program);
         Ok(())
     }
@@ -454,7 +470,12 @@ impl Racks {
     /// # Errors
     /// If one does not, or has crashed.
     pub fn end(mut self) -> Result<()> {
-        for program in self.agents.drain(..).chain(self.switches.drain(..)).flatten() {
+        for program in self
+            .agents
+            .drain(..)
+            .chain(self.switches.drain(..))
+            .flatten()
+        {
             let log = program.stop(START_PATIENCE)?;
             ensure!(!log.contains("crashed"), "{log}");
         }

@@ -76,6 +76,23 @@ impl Reference {
         self.check_with(command, arithmetic, payload_bytes, inputs, outputs)
     }
 
+    /// The same for a ring of these members (Rina): the ranks of each, as `[[0,1],[2]]`.
+    ///
+    /// # Errors
+    /// If it could not judge.
+    pub fn check_ring(
+        &self,
+        ring: &str,
+        arithmetic: &str,
+        payload_bytes: u16,
+        inputs: &Inputs,
+        outputs: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<Verdict> {
+        let mut command = Command::new(PYTHON);
+        command.arg(&self.program).args(["--ring", ring]);
+        self.check_with(command, arithmetic, payload_bytes, inputs, outputs)
+    }
+
     fn check_with(
         &self,
         mut command: Command,

@@ -71,7 +71,9 @@ fn at<T: Send>(racks: &Racks, job: u16, work: impl Fn(u16, &mut Client) -> T + S
             let mut client = connect(racks, job, rank);
             work(rank, &mut client)
         };
-        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || run(rank))).collect();
+        let threads: Vec<_> = (0..ranks)
+            .map(|rank| scope.spawn(move || run(rank)))
+            .collect();
         threads.into_iter().map(|it| it.join().unwrap()).collect()
     })
 }
@@ -199,7 +201,9 @@ fn all_kinds(rank: u16, ranks: u16, client: &mut Client) -> Vec<Vec<u8>> {
     let ticket = client.submit(&region, 0, 0, &barrier).unwrap();
     client.wait(ticket, Some(LONG)).unwrap();
     let uneven = |at: usize| (number(rank, at, 1000) as f32 * 0.1).powi(3);
-    let bytes: Vec<u8> = (0..50_001).flat_map(|at| uneven(at).to_ne_bytes()).collect();
+    let bytes: Vec<u8> = (0..50_001)
+        .flat_map(|at| uneven(at).to_ne_bytes())
+        .collect();
     let mut results = Vec::new();
     for arithmetic in [A::Native, A::Fixed] {
         let of = submission(O::Sum, D::F32, arithmetic);
@@ -244,7 +248,9 @@ fn one_host_and_one_rack_of_one_are_rings_too() {
     for words in ["T1", "P1", "T1,P1"] {
         let racks = Racks::start(racks(words)).unwrap();
         let ranks = racks.spec().hosts() as u16;
-        assert_all_alike(&at(&racks, 0, |rank, client| all_kinds(rank, ranks, client)));
+        assert_all_alike(&at(&racks, 0, |rank, client| {
+            all_kinds(rank, ranks, client)
+        }));
         racks.end().unwrap();
     }
 }
@@ -345,7 +351,7 @@ fn a_member_that_dies_is_named() {
     });
     assert!(killed.elapsed() < Duration::from_secs(20));
     for rank in [0, 3] {
-        let LocalError::Failed(failure) = &errors[rank] else {
+        let LocalError::Failed { failure, .. } = &errors[rank] else {
             panic!("rank {rank}: {}", errors[rank]);
         };
         let text = &failure.text;
@@ -353,7 +359,7 @@ fn a_member_that_dies_is_named() {
         assert_eq!((failure.class, failure.ranks.bits()), (Class::Member, 4));
     }
     // Another host of the rack hears that its agent has left.
-    let LocalError::Failed(failure) = &errors[1] else {
+    let LocalError::Failed { failure, .. } = &errors[1] else {
         panic!("{}", errors[1]);
     };
     assert_eq!(failure.ranks.bits(), 1, "{}", failure.text);
@@ -367,7 +373,7 @@ fn a_member_that_dies_is_named() {
 
 fn failure(error: LocalError) -> (Class, String, u64) {
     match error {
-        LocalError::Failed(failure) => (failure.class, failure.text, failure.ranks.bits()),
+        LocalError::Failed { failure, .. } => (failure.class, failure.text, failure.ranks.bits()),
         error => panic!("{error}"),
     }
 }
@@ -417,7 +423,10 @@ fn a_process_that_ends_or_is_late_or_differs_is_named() {
     for rank in [0, 3] {
         let (class, text, ranks) = &ended[rank];
         assert_eq!((*class, *ranks), (Class::Member, 4), "{text}");
-        assert!(text.contains("member 1 (rank 2, ") && text.contains("left the job"), "{text}");
+        assert!(
+            text.contains("member 1 (rank 2, ") && text.contains("left the job"),
+            "{text}"
+        );
     }
     // Rank 3 submits another one.
     let differs = at(&racks, 0, |rank, client| {
@@ -426,13 +435,19 @@ fn a_process_that_ends_or_is_late_or_differs_is_named() {
     for rank in [0, 2, 3] {
         let (class, text, _) = &differs[rank];
         assert_eq!(*class, Class::Mismatch, "{text}");
-        assert!(text.contains("called \"v\"") && text.contains("called \"w\""), "{text}");
+        assert!(
+            text.contains("called \"v\"") && text.contains("called \"w\""),
+            "{text}"
+        );
     }
     // In a rack that sums, too.
     let differs = at(&racks, 0, |rank, client| {
         sum(rank, client, if rank == 1 { "v" } else { "w" }).unwrap_err()
     });
-    assert!(differs.iter().any(|it| it.0 == Class::Mismatch), "{differs:?}");
+    assert!(
+        differs.iter().any(|it| it.0 == Class::Mismatch),
+        "{differs:?}"
+    );
     assert_all_alike(&at(&racks, 0, |rank, client| all_kinds(rank, 4, client)));
     racks.end().unwrap();
 }
@@ -447,7 +462,9 @@ fn hosts_of_other_plans_and_keys_do_not_take_part() {
     let join = |rank: u16, client: &mut Client| {
         let region = client.region(1 << 20).unwrap();
         let of = submission(Operation::Sum, Dtype::F32, Arithmetic::Native);
-        check(client, &region, (rank, 3), &of, 10).map_err(failure).unwrap_err()
+        check(client, &region, (rank, 3), &of, 10)
+            .map_err(failure)
+            .unwrap_err()
     };
     let _ = racks.kill_agent(1);
     racks
@@ -466,7 +483,12 @@ fn hosts_of_other_plans_and_keys_do_not_take_part() {
     assert!(errors.iter().all(|it| it.0 == Class::Join), "{errors:?}");
     let text = &errors[0].1;
     assert!(text.contains("member 1 (rank 1, 10.84.1.1:4791)"), "{text}");
-    assert!(racks.agent(1).log().contains("has not proven the key of job 7"));
+    assert!(
+        racks
+            .agent(1)
+            .log()
+            .contains("has not proven the key of job 7")
+    );
     // Rank 2 does not come at all.
     let _ = racks.kill_agent(1);
     racks.start_agent(1, |_| {}).unwrap();
@@ -503,7 +525,9 @@ fn a_stranger_of_its_own() {
             // The listener's own words.
             1 => drop(stream.write_all(&challenge)),
             // A piece before the proof, too long.
-            2 => drop(stream.write_all(&[&[7, 0, 0, 0, 255, 255, 255, 255], &[0; 4096][..]].concat())),
+            2 => drop(
+                stream.write_all(&[&[7, 0, 0, 0, 255, 255, 255, 255], &[0; 4096][..]].concat()),
+            ),
             // Silence.
             _ => {}
         }
@@ -534,6 +558,9 @@ fn strangers_at_a_member_s_port_change_nothing() {
     assert_all_alike(&results);
     assert!(stranger.wait().unwrap().success());
     let log = racks.agent(1).log();
-    assert!(log.contains("refused a connection from 10.84.1.2:"), "{log}");
+    assert!(
+        log.contains("refused a connection from 10.84.1.2:"),
+        "{log}"
+    );
     racks.end().unwrap();
 }

@@ -11,11 +11,14 @@
 //!
 //! With `--fabric` jobs have trees of switches: each leaf sums its workers, a spine the leaves.
 //!
+//! With `--racks` some racks have Tally's switch and others do not: a ring of both (Rina).
+//!
 //! With `--restart` the switch, the parameter server or both are killed and started again in the
 //! middle of each synthetic all-reduce, which must be exact all the same.
 
 mod fabric;
 mod faults;
+mod racks;
 mod ring;
 mod run;
 mod summary;
@@ -34,6 +37,7 @@ use tally_schema::agent::report::PsReport;
 use tally_schema::switch::report::Report as SwitchReport;
 use tally_testkit::cluster::{Cluster, Cpus, Network, Spec};
 use tally_testkit::fabric::Shape;
+use tally_testkit::racks::RackSpec;
 use tally_wire::part::is_count;
 use workloads::workloads;
 
@@ -83,6 +87,14 @@ pub struct Args {
     #[arg(long, value_name = "SHAPE", conflicts_with_all = ["card", "workers", "cores"])]
     fabric: Option<Shape>,
 
+    /// Racks in the order of a ring (Rina), as in tally:2,plain,tally:4: with Tally's switch or
+    /// without, and hosts of each [default: 2]; --restart switch kills that of the first one
+    /// (needs root)
+    #[arg(long, value_name = "RACKS", value_parser = parse_racks,
+          conflicts_with_all = ["fabric", "card", "workers", "cores", "parameter_servers", "policy", "slots", "window",
+                                "dialect", "network"])]
+    racks: Option<RackList>,
+
     /// A simulated card for the job, killed in the middle of a last all-reduce
     #[arg(long, conflicts_with_all = ["restart"])]
     card: bool,
@@ -118,6 +130,14 @@ pub struct Args {
     /// Reference program
     #[arg(long, default_value = "worker-agent/reference/check.py")]
     reference: PathBuf,
+}
+
+/// The racks of `--racks`.
+#[derive(Clone, Debug)]
+struct RackList(Vec<RackSpec>);
+
+fn parse_racks(text: &str) -> Result<RackList, String> {
+    racks::parse(text).map(RackList)
 }
 
 /// A protocol that workers speak.
@@ -194,9 +214,10 @@ impl Args {
             );
         }
         if let Some(restart) = &self.restart {
-            match self.fabric {
-                Some(shape) => drop(fabric::restarted(restart, shape)?),
-                None => drop(Restart::parse(restart)?),
+            match (self.fabric, &self.racks) {
+                (Some(shape), _) => drop(fabric::restarted(restart, shape)?),
+                (None, Some(RackList(list))) => drop(racks::restarted(self, list)?),
+                (None, None) => drop(Restart::parse(restart)?),
             }
             ensure!(
                 self.network().carries_restarts(),
@@ -301,6 +322,9 @@ pub fn run(args: &Args) -> Result<Report> {
     if let Some(shape) = args.fabric {
         return fabric::run(args, shape);
     }
+    if let Some(RackList(list)) = &args.racks {
+        return racks::run(args, list);
+    }
     let network = args.network();
     let workloads = workloads(args)?;
     eprintln!(
@@ -378,6 +402,7 @@ mod tests {
             "--dialect netreduce --fabric 1x2x2 --restart leaf1 --network namespaces",
             "--fabric 2x2x2 --restart leaf2,spine1 --network namespaces",
             "--fabric 2x2x2 --parameter-servers 2",
+            "--racks plain,tally:3 --restart switch --loss 0.01",
         ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
@@ -411,6 +436,8 @@ mod tests {
             ("--card --policy fcfs", "--policy esa"),
             ("--card --elements 0", "needs --elements"),
             ("--restart leaf1 --network namespaces", "switch, ps or both"),
+            ("--racks tally --restart ps", "only `switch`"),
+            ("--racks plain --restart switch", "no rack"),
             (
                 "--fabric 2x2x2 --restart leaf3 --network namespaces",
                 "spine1, spine2, leaf1, leaf2",

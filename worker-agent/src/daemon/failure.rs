@@ -125,7 +125,10 @@ pub(super) fn failure_in_rack(error: &AgentError, first: u16, parts: u16) -> Fai
         failure.text
     } else {
         let numbers = ranks_text(&ranks);
-        format!("{numbers} (numbers of hosts in their rack follow): {}", failure.text)
+        format!(
+            "{numbers} (numbers of hosts in their rack follow): {}",
+            failure.text
+        )
     };
     Failure {
         ranks: set_of(&ranks),

@@ -6,9 +6,7 @@ use super::rank::{InRegion, Task};
 use crate::error::AgentError;
 use crate::link::Link;
 use crate::rina::{Rina, RinaError, Setting};
-use crate::session::{
-    Collective, Done, Parts, Refused, SessionReport, SessionState, Ticket,
-};
+use crate::session::{Collective, Done, Parts, Refused, SessionReport, SessionState, Ticket};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use tally_endpoint::Hint;

@@ -6,9 +6,7 @@
 //! of the switch (section 8 of PROTOCOL.md), so results have the bits that a switch gives.
 
 use tally_kernels::{Kernels, Scale};
-use tally_session::{
-    Arithmetic, Collective, CollectiveKind, Converter, Elements, Overflow, Whole,
-};
+use tally_session::{Arithmetic, Collective, CollectiveKind, Converter, Elements, Overflow, Whole};
 use tally_wire::netreduce::Element;
 
 const FLOAT_BYTES: usize = size_of::<f32>();
@@ -58,10 +56,7 @@ impl Content {
         payload_bytes: usize,
         converter: &mut Converter,
     ) -> Self {
-        let is_sum = matches!(
-            collective.kind,
-            CollectiveKind::Sum | CollectiveKind::Mean
-        );
+        let is_sum = matches!(collective.kind, CollectiveKind::Sum | CollectiveKind::Mean);
         let is_fixed = is_sum
             && !collective.dtype.is_int()
             && collective.arithmetic == Arithmetic::Fixed
@@ -136,7 +131,8 @@ impl Content {
                 let floats = &mut floats[..bytes.len() / FLOAT_BYTES];
                 kernels.dequantize(bytes, Scale::new(*exponent, self.hosts), floats);
                 let out = bytes.as_chunks_mut().0.iter_mut();
-                out.zip(floats).for_each(|(out, it)| *out = it.to_ne_bytes());
+                out.zip(floats)
+                    .for_each(|(out, it)| *out = it.to_ne_bytes());
             }
         }
         self.whole.store(converter, &mut self.bytes, buffer)

@@ -160,9 +160,10 @@ impl Door {
         };
         let problem = match hello {
             _ if *hello == wanted => None,
-            _ if hello.job != id.job => {
-                Some(format!("{own} takes part in job {}, not {}", id.job, hello.job))
-            }
+            _ if hello.job != id.job => Some(format!(
+                "{own} takes part in job {}, not {}",
+                id.job, hello.job
+            )),
             _ if (hello.from, hello.to) == (wanted.from, wanted.to) => Some(format!(
                 "{own} has another plan of job {}: `rina`, `ranks_per_host` and `payload_bytes` must be alike at all \
                  agents",

@@ -32,8 +32,6 @@ const WORDS_MAX: usize = 2048;
 /// Between two heartbeats.
 const ALIVE_EVERY: Duration = Duration::from_millis(250);
 
-
-
 /// How far the ring has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Forming {
@@ -109,7 +107,11 @@ impl Link {
         let mut parts = Vec::new();
         if !self.successor.is_ready() {
             let name = self.id.words(self.id.successor());
-            let why = self.successor.problem.as_deref().unwrap_or("no connection yet");
+            let why = self
+                .successor
+                .problem
+                .as_deref()
+                .unwrap_or("no connection yet");
             parts.push(format!("successor {name}: {why}"));
         }
         if self.predecessor.is_none() {
@@ -199,19 +201,12 @@ impl Link {
         }
     }
 
-
-
-
-
-
     /// Drops both connections: the ring has not formed.
     fn part(&mut self, now: Instant) {
         self.predecessor = None;
         self.successor.part(now);
         self.forming = Forming::Apart;
     }
-
-
 
     /// Takes what the successor has sent: heartbeats and last words.
     fn hear_successor(&mut self) -> Result<bool, Failure> {
@@ -379,7 +374,10 @@ impl Link {
     /// A neighbour that has left and has not begun this pass.
     pub(crate) fn left_before(&self, pass: u32) -> Option<usize> {
         let is_before = |count: u32| count.wrapping_sub(pass).cast_signed() < 0;
-        let at = self.has_left.iter().position(|it| it.is_some_and(is_before));
+        let at = self
+            .has_left
+            .iter()
+            .position(|it| it.is_some_and(is_before));
         at.map(|at| self.neighbour(at))
     }
 
@@ -410,8 +408,7 @@ impl Link {
         let every = ALIVE_EVERY.min(self.id.stall / 4);
         let mut body: Option<Vec<u8>> = None;
         for connection in neighbours(&mut self.predecessor, &mut self.successor) {
-            if connection.has_room()
-                && now.saturating_duration_since(connection.queued_at) >= every
+            if connection.has_room() && now.saturating_duration_since(connection.queued_at) >= every
             {
                 let counts = || self.passes.iter().flat_map(|it| it.to_be_bytes()).collect();
                 let body = body.get_or_insert_with(counts);
@@ -485,6 +482,3 @@ fn neighbours<'a>(
 ) -> impl Iterator<Item = &'a mut Connection> {
     predecessor.iter_mut().chain(successor.ready())
 }
-
-
-

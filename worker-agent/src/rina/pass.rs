@@ -72,6 +72,8 @@ pub(super) struct Pass {
     pub(super) is_opened: bool,
     /// A result of the rack has come.
     pub(super) has_rack_result: bool,
+    /// What the pieces are parts of in the rack's session, whose name says all of it.
+    of: Collective,
     how: Join,
     plan: Arc<Plan>,
     worker: usize,
@@ -88,7 +90,13 @@ pub(super) struct Pass {
 
 impl Pass {
     /// All elements of this host are there.
-    pub(super) fn new(racks: &[Rack], at: Place, number: u32, how: Join, bytes: usize) -> Self {
+    pub(super) fn new(
+        racks: &[Rack],
+        at: Place,
+        number: u32,
+        of: Collective,
+        (how, bytes): (Join, usize),
+    ) -> Self {
         let (size, segment) = (how.bytes(), (SEGMENT_BYTES / how.bytes()) as u64);
         // The configuration was checked, and 2^32 segments are more than there is memory.
         let plan = Plan::balanced(racks, (bytes / size) as u64, segment)
@@ -109,6 +117,7 @@ impl Pass {
             number,
             is_opened: false,
             has_rack_result: false,
+            of,
             how,
             plan,
             worker: at.worker,
@@ -197,13 +206,8 @@ impl Pass {
         is_busy
     }
 
-    /// Submits pieces to the rack's session, as parts of `of`; whether there were any.
-    pub(super) fn submit(
-        &mut self,
-        rack: &mut Session,
-        of: &Collective,
-        elements: &[u8],
-    ) -> Result<bool, Refused> {
+    /// Submits pieces to the rack's session; whether there were any.
+    pub(super) fn submit(&mut self, rack: &mut Session, elements: &[u8]) -> Result<bool, Refused> {
         let mut is_busy = false;
         while self.in_rack.len() < IN_RACK_MAX
             && let Some(piece) = self.to_submit.pop_front()
@@ -218,7 +222,7 @@ impl Pass {
                 kind,
                 dtype,
                 arithmetic: Arithmetic::Own,
-                ..of.clone()
+                ..self.of.clone()
             };
             let buffer = match piece.phase {
                 Phase::Gather if self.worker > 0 => vec![0; range.len()],

@@ -137,7 +137,8 @@ impl Rina {
                 let name = format!("racks of `rina`, digest {digits}");
                 let barrier = Collective::barrier(name);
                 let refused = |why: Refused| AgentError::Options(why.to_string());
-                rack.submit(barrier, Box::new(Vec::new())).map_err(refused)?;
+                rack.submit(barrier, Box::new(Vec::new()))
+                    .map_err(refused)?;
                 Some(rack)
             }
         };
@@ -230,9 +231,8 @@ impl Rina {
             let link = self.link.as_mut();
             let rack = self.rack.as_ref().map(Session::state);
             self.is_over = link.is_none_or(|it| it.is_closed(now, most))
-                && rack.is_none_or(|it| {
-                    matches!(it, SessionState::Finished | SessionState::Failed)
-                });
+                && rack
+                    .is_none_or(|it| matches!(it, SessionState::Finished | SessionState::Failed));
             return Ok(is_busy);
         }
         is_busy |= self.begin(now);
@@ -280,17 +280,17 @@ impl Rina {
         true
     }
 
-    fn begin_pass(
-        &mut self,
-        now: Instant,
-        collective: &Collective,
-        content: &mut Content,
-    ) -> Pass {
+    fn begin_pass(&mut self, now: Instant, collective: &Collective, content: &mut Content) -> Pass {
         let (how, elements) = content.pass();
         self.passes += 1;
         // Messages have the lower half.
         let number = self.passes as u32;
-        let mut pass = Pass::new(&self.racks, self.place, number, how, elements.len());
+        let of = Collective {
+            name: name_in_rack(collective, elements.len()),
+            ..collective.clone()
+        };
+        let what = (how, elements.len());
+        let mut pass = Pass::new(&self.racks, self.place, number, of, what);
         // Nothing came that could be added.
         let _ = pass.act(elements);
         if let Some(link) = &mut self.link {
@@ -379,22 +379,12 @@ impl Rina {
                 link.begin(self.passes);
             }
         }
-        let Some(Current {
-            request,
-            content,
-            pass,
-            ..
-        }) = &mut self.current
-        else {
+        let Some(Current { content, pass, .. }) = &mut self.current else {
             return Ok(is_busy);
         };
         let (_, elements) = content.pass();
         if let Some(rack) = &mut self.rack {
-            let of = Collective {
-                name: name_in_rack(&request.collective, elements.len()),
-                ..request.collective.clone()
-            };
-            let submitted = pass.submit(rack, &of, elements);
+            let submitted = pass.submit(rack, elements);
             is_busy |= submitted.map_err(|why| AgentError::Options(why.to_string()))?;
         }
         if let Some(link) = &mut self.link {

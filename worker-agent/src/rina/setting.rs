@@ -88,8 +88,10 @@ impl Setting<'_> {
             job, payload_bytes, ..
         } = self.config;
         let parts = self.parts;
-        let mut words =
-            format!("tally rina 1: job {}, segment {SEGMENT_BYTES}, payload {payload_bytes}, ranks {parts}", job.id);
+        let mut words = format!(
+            "tally rina 1: job {}, segment {SEGMENT_BYTES}, payload {payload_bytes}, ranks {parts}",
+            job.id
+        );
         for rack in &self.rina.racks {
             words.push_str(if rack.sums { "; sums" } else { "; plain" });
             rack.hosts

@@ -138,9 +138,7 @@ impl Successor {
                         let connection = Connection::new(stream, peer, now)?;
                         Ok((Stage::Greeting(Box::new(connection), None), true))
                     }
-                    Err(_) if waited > GREETING_WITHIN => {
-                        Err("did not take the connection".into())
-                    }
+                    Err(_) if waited > GREETING_WITHIN => Err("did not take the connection".into()),
                     Err(_) => Ok((Stage::Connecting(stream), false)),
                 }
             }

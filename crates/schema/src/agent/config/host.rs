@@ -3,9 +3,9 @@
 
 use super::ranks::{RANKS_PER_HOST_MAX, default_ranks_per_host, is_one};
 use super::{
-    AgentController, AgentRing, Algorithm, Eal, JobRina, PsConfig, PsJob, SwitchAddress, Timeouts, Transport,
-    WorkerConfig, WorkerJob, check_frames, check_jobs, check_parts, check_switch, check_workers,
-    default_payload_bytes, default_source_port, default_window, mac,
+    AgentController, AgentRing, Algorithm, Eal, JobRina, PsConfig, PsJob, SwitchAddress, Timeouts,
+    Transport, WorkerConfig, WorkerJob, check_frames, check_jobs, check_parts, check_switch,
+    check_workers, default_payload_bytes, default_source_port, default_window, mac,
 };
 use crate::event::{LogSection, MetricsSection};
 use serde::de::{Deserializer, Error as _};
@@ -260,7 +260,9 @@ impl AgentJob {
     /// Racks and hosts, if a ring sums the job.
     #[must_use]
     pub fn ring(&self) -> Option<&JobRina> {
-        self.rina.as_ref().filter(|_| self.algorithm == Algorithm::Ring)
+        self.rina
+            .as_ref()
+            .filter(|_| self.algorithm == Algorithm::Ring)
     }
 
     /// Workers that the switch has; in a ring, hosts.

@@ -187,7 +187,9 @@ mod tests {
                 "address": "10.84.0.1"}"#;
             config.transport = crate::golden::parse(dpdk);
             config.jobs = vec![crate::golden::parse(&job(7, &ring(1, racks)))];
-            config.check(Path::new("a.json")).map_err(|it| it.to_string())
+            config
+                .check(Path::new("a.json"))
+                .map_err(|it| it.to_string())
         };
         assert_eq!(config(PLAIN), Ok(()));
         let error = config(r#"{"sums": true, "hosts": ["10.1.0.1:1"]}"#).unwrap_err();
