@@ -363,6 +363,34 @@ fn a_member_that_dies_is_named() {
         panic!("{}", errors[1]);
     };
     assert_eq!(failure.ranks.bits(), 1, "{}", failure.text);
+    // One that stops is silent.
+    let _ = racks.kill_agent(2);
+    racks.start_agent(2, |_| {}).unwrap();
+    let clients: Vec<_> = (0..4).map(|rank| connect(&racks, 0, rank)).collect();
+    std::thread::scope(|scope| {
+        let (shared, begun) = (&racks, &Barrier::new(4));
+        for (rank, mut client) in (0u16..).zip(clients) {
+            // Its agent does not answer any more.
+            if rank == 2 {
+                scope.spawn(move || {
+                    let region = client.region(4 << 20).unwrap();
+                    let of = submission(Operation::Sum, Dtype::F32, Arithmetic::Native);
+                    check(&mut client, &region, (2, 4), &of, 1000).unwrap();
+                    shared.agent(2).signal("STOP").unwrap();
+                    begun.wait();
+                });
+                continue;
+            }
+            scope.spawn(move || {
+                let error = until_it_fails(shared, rank, &mut client, begun);
+                let (_, text, ranks) = failure(error);
+                if rank != 1 {
+                    assert!(text.contains("member 1 (rank 2, "), "{text}");
+                    assert_eq!(ranks, 4, "{text}");
+                }
+            });
+        }
+    });
     // The same job again, with a new agent there.
     let _ = racks.kill_agent(2);
     racks.start_agent(2, |_| {}).unwrap();

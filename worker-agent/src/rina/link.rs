@@ -31,6 +31,8 @@ use tally_wire::Key;
 const WORDS_MAX: usize = 2048;
 /// Between two heartbeats.
 const ALIVE_EVERY: Duration = Duration::from_millis(250);
+/// The same if a member has begun a pass.
+const NEWS_EVERY: Duration = Duration::from_millis(20);
 
 /// How far the ring has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,8 @@ pub(crate) struct Link {
     began: Instant,
     /// Passes begun, by member, as far as is known.
     passes: Vec<u64>,
+    /// They have changed since the last heartbeat to the predecessor, and to the successor.
+    has_news: [bool; 2],
     /// Passes of neighbours that have left: predecessor, successor.
     has_left: [Option<u32>; 2],
     /// Since when last words were sent.
@@ -71,6 +75,7 @@ impl Link {
             successor: Successor::new(now),
             forming: Forming::Apart,
             began: now,
+            has_news: [false, false],
             passes: vec![0; id.members.len()],
             has_left: [None, None],
             closing: None,
@@ -234,7 +239,11 @@ impl Link {
             Kind::Alive => {
                 let counts = body.as_chunks::<8>().0.iter();
                 for (own, theirs) in self.passes.iter_mut().zip(counts) {
-                    *own = (*own).max(u64::from_be_bytes(*theirs));
+                    let theirs = u64::from_be_bytes(*theirs);
+                    if theirs > *own {
+                        *own = theirs;
+                        self.has_news = [true, true];
+                    }
                 }
                 Ok(())
             }
@@ -360,7 +369,11 @@ impl Link {
 
     /// This member has begun so many passes.
     pub(crate) fn begin(&mut self, passes: u64) {
-        self.passes[self.id.member] = passes;
+        let own = &mut self.passes[self.id.member];
+        if passes > *own {
+            *own = passes;
+            self.has_news = [true, true];
+        }
     }
 
     /// Members that are not known to have begun so many passes.
@@ -405,11 +418,17 @@ impl Link {
     }
 
     fn say_alive(&mut self, now: Instant) {
-        let every = ALIVE_EVERY.min(self.id.stall / 4);
+        let most = ALIVE_EVERY.min(self.id.stall / 4);
         let mut body: Option<Vec<u8>> = None;
-        for connection in neighbours(&mut self.predecessor, &mut self.successor) {
-            if connection.has_room() && now.saturating_duration_since(connection.queued_at) >= every
-            {
+        let both = [self.predecessor.as_mut(), self.successor.ready()];
+        for (connection, has_news) in both.into_iter().zip(&mut self.has_news) {
+            let Some(connection) = connection else {
+                continue;
+            };
+            let every = if *has_news { NEWS_EVERY.min(most) } else { most };
+            let after = now.saturating_duration_since(connection.queued_at);
+            if connection.has_room() && after >= every {
+                *has_news = false;
                 let counts = || self.passes.iter().flat_map(|it| it.to_be_bytes()).collect();
                 let body = body.get_or_insert_with(counts);
                 connection.push(now, &Header::new(Kind::Alive, body.len()), body);

@@ -294,9 +294,6 @@ impl Rina {
         // Nothing came that could be added.
         let _ = pass.act(elements);
         if let Some(link) = &mut self.link {
-            if self.rack.is_none() {
-                link.begin(self.passes);
-            }
             let words = described(collective, elements.len());
             let header = Header {
                 pass: number,
@@ -373,11 +370,6 @@ impl Rina {
             };
             pass.take(&done, content.pass().1)
                 .map_err(|_| overflow(&request.collective))?;
-            if pass.has_rack_result
-                && let Some(link) = &mut self.link
-            {
-                link.begin(self.passes);
-            }
         }
         let Some(Current { content, pass, .. }) = &mut self.current else {
             return Ok(is_busy);
@@ -388,6 +380,10 @@ impl Rina {
             is_busy |= submitted.map_err(|why| AgentError::Options(why.to_string()))?;
         }
         if let Some(link) = &mut self.link {
+            // Not while others of the rack keep it from its first sum.
+            if pass.has_rack_result || !pass.waits_for_rack() {
+                link.begin(self.passes);
+            }
             is_busy |= pass.send(now, link, elements);
         }
         Ok(is_busy)
