@@ -446,6 +446,7 @@ fn a_process_that_ends_or_is_late_or_differs_is_named() {
         let region = client.region(1 << 20).unwrap();
         let of = submission(Operation::Sum, Dtype::F32, Arithmetic::Native);
         check(client, &region, (rank, 4), &of, 1000).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
         (Class::Other, String::new(), 0)
     });
     for rank in [0, 3] {
@@ -499,8 +500,8 @@ fn hosts_of_other_plans_and_keys_do_not_take_part() {
         .start_agent(1, |config| config.payload_bytes = 512)
         .unwrap();
     let errors = at(&racks, 0, join);
-    let other = &errors[0].1;
-    assert!(other.contains("another plan of job 7"), "{other}");
+    let is_said = |it: &(Class, String, u64)| it.1.contains("another plan of job 7");
+    assert!(errors.iter().any(is_said), "{errors:?}");
     assert!(errors.iter().all(|it| it.0 == Class::Join), "{errors:?}");
     let _ = racks.kill_agent(1);
     let other = Racks::key(1);

@@ -46,7 +46,7 @@ impl Door {
         }
     }
 
-    /// Lets nobody in any more.
+    /// Closes the listener and what has proven nothing.
     pub(super) fn shut(&mut self) {
         self.listener = None;
         self.strangers.clear();

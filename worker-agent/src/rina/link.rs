@@ -310,7 +310,7 @@ impl Link {
             };
             match (header.kind, self.forming) {
                 (Kind::Open | Kind::Piece, Forming::Formed) => return Ok(Some(header)),
-                // The token goes on first.
+                // The token is passed on first.
                 (Kind::Open | Kind::Piece, Forming::Token(2)) => return Ok(None),
                 (Kind::Token, _) => {
                     connection.consume(&header);
@@ -367,7 +367,7 @@ impl Link {
         }
     }
 
-    /// This member has begun so many passes.
+    /// This member has begun this number of passes.
     pub(crate) fn begin(&mut self, passes: u64) {
         let own = &mut self.passes[self.id.member];
         if passes > *own {
@@ -376,7 +376,7 @@ impl Link {
         }
     }
 
-    /// Members that are not known to have begun so many passes.
+    /// Members that are not known to have begun this number of passes.
     pub(crate) fn behind(&self, passes: u64) -> impl Iterator<Item = usize> {
         let counts = self.passes.iter().enumerate();
         counts
@@ -425,7 +425,11 @@ impl Link {
             let Some(connection) = connection else {
                 continue;
             };
-            let every = if *has_news { NEWS_EVERY.min(most) } else { most };
+            let every = if *has_news {
+                NEWS_EVERY.min(most)
+            } else {
+                most
+            };
             let after = now.saturating_duration_since(connection.queued_at);
             if connection.has_room() && after >= every {
                 *has_news = false;
@@ -436,8 +440,8 @@ impl Link {
         }
     }
 
-    /// Says the last words: why the ring has failed, or that this member has all results of so many
-    /// passes.
+    /// Says the last words: why the ring has failed, or that this member has all results of its
+    /// passes, of which this is the number.
     pub(crate) fn close(&mut self, now: Instant, failed: Option<&Failure>, passes: u32) {
         if self.closing.is_some() {
             return;

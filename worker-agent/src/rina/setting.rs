@@ -33,7 +33,7 @@ impl Setting<'_> {
             }
             first += it.hosts.len();
         }
-        unreachable!("as many hosts as the job has, by the configuration's check")
+        unreachable!("the configuration's check counts hosts")
     }
 
     /// Whether the host's rack sums.

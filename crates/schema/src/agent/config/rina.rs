@@ -41,8 +41,8 @@ impl Algorithm {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobRina {
-    /// Racks in the order of the ring. Hosts count from 0 through all racks; with N ranks of a host,
-    /// ranks N * h to N * h + N - 1 are on host h.
+    /// Racks in the order of the ring. Hosts count from 0 through all racks; with N ranks of a
+    /// host, ranks N * h to N * h + N - 1 are on host h.
     pub racks: Vec<RinaRack>,
 }
 
@@ -50,8 +50,8 @@ pub struct JobRina {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RinaRack {
-    /// Whether its switch sums: it has the job, with as many workers as `hosts` here. The first
-    /// host is the rack's agent. Otherwise each host is a member of the ring by itself.
+    /// Whether its switch sums: it has the job, with a worker for each of `hosts`. The first host is
+    /// the rack's agent. Otherwise each host is a member of the ring by itself.
     pub sums: bool,
     /// Address and TCP port at which the agent of each host listens for its predecessor; each job
     /// needs a port of its own.
