@@ -8,7 +8,7 @@
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 1 | kind in bits 3..0: 1 sum, 2 mean, 3 broadcast, 4 barrier, 5 maximum; bits 11..8 of the root rank |
+//! | 0 | 1 | 3..0 kind: 1 sum, 2 mean, 3 broadcast, 4 barrier, 5 maximum; then bits 11..8 of the root |
 //! | 1 | 1 | type of the elements, as on the wire; 0 for a barrier |
 //! | 2 | 1 | sums of floats: 1 block fixed point, 2 as f32, 3 in their own type; else 0 |
 //! | 3 | 1 | bits 7..0 of the rank to broadcast from, else 0 |
