@@ -275,7 +275,7 @@ def parsed_tree(text):
 
 
 def parsed_ring(text):
-    """A list of ranks for each member: [[0, 1], [2]] is a rack of two that sums, and another host."""
+    """A list of ranks for each member: [[0, 1], [2]] is a rack of two that sums, and a host."""
     ring = parsed_tree(text)
     if not all(isinstance(member, list) and all(type(rank) is int for rank in member) for member in ring):
         raise ValueError
@@ -283,8 +283,8 @@ def parsed_ring(text):
 
 
 def ring_sum(ring, contributions, lo, elements, rounding):
-    """Rows of f32 bits, one per rank and from element `lo` of `elements` on, to the bits of the fold
-    round `ring`: the ranks of each member. `rounding` is what follows each sum."""
+    """Rows of f32 bits, one per rank and from element `lo` of `elements` on, to the bits of the
+    fold round `ring`: the ranks of each member. `rounding` is what follows each sum."""
     bits, count = np.empty(contributions.shape[1], "<u4"), len(ring)
     for owner in range(count):
         start = max(elements * owner // count - lo, 0)

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_consumed_is_bounded() {
+    fn input_is_bounded() {
         let (mut a, mut b) = pair();
         let now = Instant::now();
         let header = Header::new(Kind::Piece, BODY_MAX);

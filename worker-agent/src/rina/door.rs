@@ -65,7 +65,7 @@ impl Door {
         let mut at = 0;
         while at < self.strangers.len() {
             is_busy |= self.strangers[at].connection.turn(now);
-            let Some(outcome) = self.strangers[at].judge(now, id) else {
+            let Some(outcome) = self.strangers[at].validate(now, id) else {
                 self.strangers[at].connection.watch(epoll);
                 at += 1;
                 continue;
@@ -201,7 +201,7 @@ impl Door {
 
 impl Stranger {
     /// What it has proven, or why it is to go; none if that has not been decided.
-    fn judge(&mut self, now: Instant, id: &Identity) -> Option<Result<(Nonce, Hello), String>> {
+    fn validate(&mut self, now: Instant, id: &Identity) -> Option<Result<(Nonce, Hello), String>> {
         let Self {
             connection,
             challenge,

@@ -102,7 +102,7 @@ impl Link {
         self.forming == Forming::Formed
     }
 
-    /// Takes another key, for what is not proven yet.
+    /// Takes another key, for proofs that follow.
     pub(crate) fn set_key(&mut self, key: Key) {
         self.id.key = key;
     }
@@ -142,7 +142,7 @@ impl Link {
         for connection in neighbours(&mut self.predecessor, &mut self.successor) {
             is_busy |= connection.turn(now);
         }
-        is_busy |= self.hear_successor()?;
+        is_busy |= self.receive_from_successor()?;
         if self.forming == Forming::Formed {
             self.check_silence(now)?;
         }
@@ -214,7 +214,7 @@ impl Link {
     }
 
     /// Takes what the successor has sent: heartbeats and last words.
-    fn hear_successor(&mut self) -> Result<bool, Failure> {
+    fn receive_from_successor(&mut self) -> Result<bool, Failure> {
         let mut is_busy = false;
         loop {
             let Some(connection) = self.successor.ready() else {
@@ -228,13 +228,18 @@ impl Link {
             };
             let body = connection.body(&header).to_vec();
             connection.consume(&header);
-            self.hear(1, &header, &body)?;
+            self.receive_control(1, &header, &body)?;
             is_busy = true;
         }
     }
 
     /// A message that is about no elements, from the predecessor (0) or the successor (1).
-    fn hear(&mut self, from: usize, header: &Header, body: &[u8]) -> Result<(), Failure> {
+    fn receive_control(
+        &mut self,
+        from: usize,
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), Failure> {
         match header.kind {
             Kind::Alive => {
                 let counts = body.as_chunks::<8>().0.iter();
@@ -319,7 +324,7 @@ impl Link {
                 _ => {
                     let body = connection.body(&header).to_vec();
                     connection.consume(&header);
-                    self.hear(0, &header, &body)?;
+                    self.receive_control(0, &header, &body)?;
                 }
             }
         }

@@ -50,8 +50,8 @@ pub struct JobRina {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RinaRack {
-    /// Whether its switch sums: it has the job, with a worker for each of `hosts`. The first host is
-    /// the rack's agent. Otherwise each host is a member of the ring by itself.
+    /// Whether its switch sums: it has the job, with a worker for each of `hosts`. The first host
+    /// is the rack's agent. Otherwise each host is a member of the ring by itself.
     pub sums: bool,
     /// Address and TCP port at which the agent of each host listens for its predecessor; each job
     /// needs a port of its own.
