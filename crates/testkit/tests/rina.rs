@@ -197,8 +197,7 @@ fn all_kinds(rank: u16, ranks: u16, client: &mut Client) -> Vec<Vec<u8>> {
         let submission = submission(O::Sum, D::F32, arithmetic);
         check(client, &region, of, &submission, 300_007).unwrap();
     }
-    let barrier = submission(O::Barrier, D::I8, A::Native);
-    let ticket = client.submit(&region, 0, 0, &barrier).unwrap();
+    let ticket = client.barrier("b").unwrap();
     client.wait(ticket, Some(LONG)).unwrap();
     let uneven = |at: usize| (number(rank, at, 1000) as f32 * 0.1).powi(3);
     let bytes: Vec<u8> = (0..50_001)
@@ -367,8 +366,8 @@ fn a_member_that_dies_is_named() {
     let _ = racks.kill_agent(2);
     racks.start_agent(2, |_| {}).unwrap();
     let clients: Vec<_> = (0..4).map(|rank| connect(&racks, 0, rank)).collect();
+    let (shared, begun) = (&racks, &Barrier::new(4));
     std::thread::scope(|scope| {
-        let (shared, begun) = (&racks, &Barrier::new(4));
         for (rank, mut client) in (0u16..).zip(clients) {
             // Its agent does not answer any more.
             if rank == 2 {
@@ -383,7 +382,7 @@ fn a_member_that_dies_is_named() {
             }
             scope.spawn(move || {
                 let error = until_it_fails(shared, rank, &mut client, begun);
-                let (_, text, ranks) = failure(error);
+                let (_, text, ranks) = failure_in(error);
                 if rank != 1 {
                     assert!(text.contains("member 1 (rank 2, "), "{text}");
                     assert_eq!(ranks, 4, "{text}");
@@ -399,7 +398,7 @@ fn a_member_that_dies_is_named() {
     racks.end().unwrap();
 }
 
-fn failure(error: LocalError) -> (Class, String, u64) {
+fn failure_in(error: LocalError) -> (Class, String, u64) {
     match error {
         LocalError::Failed { failure, .. } => (failure.class, failure.text, failure.ranks.bits()),
         error => panic!("{error}"),
@@ -418,7 +417,7 @@ fn a_process_that_ends_or_is_late_or_differs_is_named() {
         let mut of = submission(Operation::Sum, Dtype::F32, Arithmetic::Native);
         check(client, &region, (rank, 4), &of, 1000).unwrap();
         of.name = name.into();
-        check(client, &region, (rank, 4), &of, 1000).map_err(failure)
+        check(client, &region, (rank, 4), &of, 1000).map_err(failure_in)
     };
     // Rank 3 does not come to the second one.
     let late = at(&racks, 0, |rank, client| {
@@ -492,7 +491,7 @@ fn hosts_of_other_plans_and_keys_do_not_take_part() {
         let region = client.region(1 << 20).unwrap();
         let of = submission(Operation::Sum, Dtype::F32, Arithmetic::Native);
         check(client, &region, (rank, 3), &of, 10)
-            .map_err(failure)
+            .map_err(failure_in)
             .unwrap_err()
     };
     let _ = racks.kill_agent(1);
