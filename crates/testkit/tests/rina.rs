@@ -33,7 +33,7 @@ fn racks(words: &str) -> RacksSpec {
 /// Short timeouts, for what must fail.
 fn hasty(mut spec: RacksSpec) -> RacksSpec {
     spec.timeouts = Timeouts {
-        join_ms: 4000,
+        join_ms: 3000,
         stall_ms: 2000,
         ..Timeouts::default()
     };
@@ -223,11 +223,17 @@ fn every_sum_is_right_and_all_ranks_have_its_bits() {
     }
     let _alone = alone();
     let mut fixed = Vec::new();
-    for words in ["T2,P1,T2", "P1,T2,P2", "T2,T3", "P5", "T5"] {
+    // How often in a row, with the same agents.
+    for (words, times) in [
+        ("T2,P1,T2", 2),
+        ("P2,T3", 1),
+        ("T2,T3", 1),
+        ("P5", 2),
+        ("T5", 1),
+    ] {
         eprintln!("{words}");
         let racks = Racks::start(racks(words)).unwrap();
-        // Twice in a row, with the same agents.
-        for _ in 0..2 {
+        for _ in 0..times {
             let results = at(&racks, 0, |rank, client| all_kinds(rank, 5, client));
             assert_all_alike(&results);
             fixed.push(results[0][1].clone());
@@ -295,7 +301,7 @@ fn sums_are_exact_with_loss_and_over_a_restart_of_a_switch() {
         let of = &of;
         let sum = |rank: u16, mut client: Client| {
             let region = client.region(4 << 20).unwrap();
-            for _ in 0..40 {
+            for _ in 0..20 {
                 check(&mut client, &region, (rank, 5), of, 200_000).unwrap();
             }
             client.finish(Some(LONG)).unwrap();
@@ -427,7 +433,7 @@ fn a_process_that_ends_or_is_late_or_differs_is_named() {
         let region = client.region(1 << 20).unwrap();
         let of = submission(Operation::Sum, Dtype::F32, Arithmetic::Native);
         check(client, &region, (rank, 4), &of, 1000).unwrap();
-        std::thread::sleep(Duration::from_secs(6));
+        std::thread::sleep(Duration::from_secs(4));
         (Class::Other, String::new(), 0)
     });
     for (rank, (class, text, ranks)) in late.iter().enumerate().take(3) {
@@ -573,7 +579,7 @@ fn strangers_at_a_member_s_port_change_nothing() {
     let racks = Racks::start(racks("P1,P2")).unwrap();
     let mut clients: Vec<_> = (0..2).map(|rank| connect(&racks, 0, rank)).collect();
     let mut command = prefixed(&racks.host_prefix(2), &std::env::current_exe().unwrap());
-    command.args(["--exact", "a_stranger_of_its_own"]);
+    command.arg("a_stranger_of_its_own");
     command.env("TALLY_TEST_STRANGER", racks.listener(0, 1).to_string());
     let mut stranger = Command::spawn(&mut command).unwrap();
     std::thread::sleep(Duration::from_millis(500));

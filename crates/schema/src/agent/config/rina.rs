@@ -7,7 +7,7 @@ use tally_config::ConfigError;
 use tally_wire::MAX_WORKERS;
 
 /// Hosts of a rack that sums: what its switch sums in one job.
-const SUMMING_HOSTS_MAX: usize = MAX_WORKERS as usize;
+const SUMMING_HOSTS_MAX: usize = MAX_WORKERS;
 
 /// What sums a job.
 #[derive(
