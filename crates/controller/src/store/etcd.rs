@@ -13,7 +13,8 @@
 //! | `leader` | name of the controller that works; gone with its lease |
 //!
 //! All that is below `fleet/` is read at once, so it is of one moment. A plan is written only by
-//! the controller that has `leader` in that moment.
+//! the controller that has `leader` in that moment. It keeps the lease of that key. A standby
+//! ends a lease that is not kept, and takes the lead.
 
 mod lease;
 
@@ -24,7 +25,7 @@ use crate::location::EtcdLocation;
 use crate::measured::Capacities;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, Identity,
-    KeyValue, PutOptions, TlsOptions, Txn, TxnOp,
+    KeyValue, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
 };
 use lease::{Lease, Way};
 use serde::de::DeserializeOwned;
@@ -322,7 +323,7 @@ impl Etcd {
     }
 
     /// The term of this controller if it is the one that works, as etcd has it now. It takes the
-    /// lead if that is free.
+    /// lead if that is free, or its holder has been silent for the time of a lease.
     ///
     /// # Errors
     /// If etcd does not answer.
@@ -334,27 +335,60 @@ impl Etcd {
             (term.id, term.since) = (lease, 0);
         }
         let key = self.key("leader");
-        let mine = vec![self.is_leader(term)];
+        // A transaction without changes is a read for etcd: no member writes it to its disk.
+        let ask = Txn::new()
+            .when(vec![self.is_leader(term)])
+            .or_else(vec![TxnOp::get(key.as_str(), None)]);
+        let mut client = self.client.clone();
+        let asked = self.call(client.txn(ask)).await?;
+        if asked.succeeded() {
+            return Ok(Some(term.since));
+        }
+        term.since = 0;
+        if let Some(TxnOpResponse::Get(found)) = asked.op_responses().first()
+            && let Some(holder) = found.kvs().first()
+            && !self.depose(holder.lease(), term.lease.time()).await?
+        {
+            return Ok(None);
+        }
         let free = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
         let with = PutOptions::new().with_lease(lease);
         let take = TxnOp::put(key.as_str(), term.name.as_str(), Some(with));
         let take = Txn::new().when(free).and_then(vec![take]);
-        let ask = Txn::new().when(mine).or_else(vec![TxnOp::txn(take)]);
-        let mut client = self.client.clone();
-        let done = self.call(client.txn(ask)).await?;
-        if done.succeeded() {
-            return Ok(Some(term.since));
+        let taken = self.call(client.txn(take)).await?;
+        if !taken.succeeded() {
+            return Ok(None);
         }
-        let taken = done
-            .op_responses()
-            .into_iter()
-            .any(|it| matches!(it, etcd_client::TxnOpResponse::Txn(inner) if inner.succeeded()));
         // The revision of this change made the key.
-        let revision = done
-            .header()
-            .map_or(0, etcd_client::ResponseHeader::revision);
-        term.since = if taken { revision } else { 0 };
-        Ok(taken.then_some(term.since))
+        let header = taken.header();
+        term.since = header.map_or(0, etcd_client::ResponseHeader::revision);
+        Ok(Some(term.since))
+    }
+
+    /// Ends a lease that its holder has not kept for `limit`, and with it the key of the leader.
+    /// Whether it has ended.
+    ///
+    /// Etcd grants no lease of less than 2 s by default, and ends it up to 0.5 s late. It says how
+    /// many whole seconds are left, though, so whole seconds of silence can be seen in it.
+    async fn depose(&self, lease: i64, limit: Duration) -> Result<bool, StoreError> {
+        if lease == 0 {
+            // Of another hand.
+            return Ok(false);
+        }
+        let mut client = self.client.clone();
+        let left = self.call(client.lease_time_to_live(lease, None)).await?;
+        if left.ttl() < 0 {
+            // It has ended by itself.
+            return Ok(true);
+        }
+        if left.ttl() >= left.granted_ttl() - limit.as_secs() as i64 {
+            return Ok(false);
+        }
+        match client.lease_revoke(lease).await {
+            Err(etcd_client::Error::GRpcStatus(it)) if it.code() == tonic::Code::NotFound => {}
+            other => _ = other.map_err(|error| StoreError::of(self.path(), &error))?,
+        }
+        Ok(true)
     }
 
     /// Name of the controller that works.
