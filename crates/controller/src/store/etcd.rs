@@ -11,12 +11,14 @@
 //! | `plan` | the plan that switches follow, with its version |
 //! | `plans/VERSION` | each of the last plans |
 //! | `leader` | name of the controller that works; gone with its lease |
+//! | `leader-at` | where standbys connect to it (`port.rs`) |
 //!
 //! All that is below `fleet/` is read at once, so it is of one moment. A plan is written only by
 //! the controller that has `leader` in that moment. It keeps the lease of that key. A standby
 //! ends a lease that is not kept, and takes the lead.
 
 mod lease;
+mod port;
 
 use super::StoreError;
 use crate::document::Document;
@@ -28,8 +30,10 @@ use etcd_client::{
     KeyValue, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
 };
 use lease::{Lease, Way};
+use port::{LeaderConnection, LeaderPort};
 use serde::de::DeserializeOwned;
 use std::env;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tally_config::ConfigError;
@@ -65,6 +69,10 @@ pub struct Term {
     id: i64,
     /// Revision in which `leader` was made; 0 without.
     since: i64,
+    /// Where standbys connect, from the first term on.
+    port: Option<LeaderPort>,
+    /// To the leader, as a standby.
+    connection: Option<LeaderConnection>,
 }
 
 impl Etcd {
@@ -319,6 +327,8 @@ impl Etcd {
             lease: Lease::new(self.client.clone(), self.way.clone(), lease),
             id: 0,
             since: 0,
+            port: None,
+            connection: None,
         }
     }
 
@@ -336,25 +346,46 @@ impl Etcd {
         }
         let key = self.key("leader");
         // A transaction without changes is a read for etcd: no member writes it to its disk.
+        let at = self.key("leader-at");
         let ask = Txn::new()
             .when(vec![self.is_leader(term)])
-            .or_else(vec![TxnOp::get(key.as_str(), None)]);
+            .or_else(vec![
+                TxnOp::get(key.as_str(), None),
+                TxnOp::get(at.as_str(), None),
+            ]);
         let mut client = self.client.clone();
         let asked = self.call(client.txn(ask)).await?;
         if asked.succeeded() {
             return Ok(Some(term.since));
         }
         term.since = 0;
-        if let Some(TxnOpResponse::Get(found)) = asked.op_responses().first()
-            && let Some(holder) = found.kvs().first()
-            && !self.depose(holder.lease(), term.lease.time()).await?
+        if let [
+            TxnOpResponse::Get(leader),
+            TxnOpResponse::Get(leader_at),
+        ] = &asked.op_responses()[..]
+            && let Some(leader) = leader.kvs().first()
         {
-            return Ok(None);
+            let leader_at = leader_at.kvs().first();
+            let address = leader_at.and_then(|it| it.value_str().ok()?.parse().ok());
+            if !self.depose(leader.lease(), address, term).await? {
+                return Ok(None);
+            }
+        }
+        term.connection = None;
+        let endpoint = self.location.endpoints.first().map_or("", |it| it);
+        if term.port.is_none() {
+            // Without it, standbys see the silence of the lease.
+            term.port = LeaderPort::open(endpoint).ok();
         }
         let free = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
         let with = PutOptions::new().with_lease(lease);
-        let take = TxnOp::put(key.as_str(), term.name.as_str(), Some(with));
-        let take = Txn::new().when(free).and_then(vec![take]);
+        let put = |key: &str, value: &str| TxnOp::put(key, value, Some(with.clone()));
+        let mut puts = vec![put(&key, &term.name)];
+        if let Some(port) = &term.port {
+            port.holds(lease);
+            puts.push(put(&at, &port.address.to_string()));
+        }
+        let take = Txn::new().when(free).and_then(puts);
         let taken = self.call(client.txn(take)).await?;
         if !taken.succeeded() {
             return Ok(None);
@@ -365,30 +396,41 @@ impl Etcd {
         Ok(Some(term.since))
     }
 
-    /// Ends a lease that its holder has not kept for `limit`, and with it the key of the leader.
-    /// Whether it has ended.
-    ///
-    /// Etcd grants no lease of less than 2 s by default, and ends it up to 0.5 s late. It says how
-    /// many whole seconds are left, though, so whole seconds of silence can be seen in it.
-    async fn depose(&self, lease: i64, limit: Duration) -> Result<bool, StoreError> {
+    /// Ends the lease of a leader whose process has ended, or that has been silent for the time of a
+    /// lease. Whether it has ended.
+    async fn depose(
+        &self,
+        lease: i64,
+        address: Option<SocketAddr>,
+        term: &mut Term,
+    ) -> Result<bool, StoreError> {
         if lease == 0 {
             // Of another hand.
             return Ok(false);
         }
-        let mut client = self.client.clone();
-        let left = self.call(client.lease_time_to_live(lease, None)).await?;
-        if left.ttl() < 0 {
-            // It has ended by itself.
-            return Ok(true);
-        }
-        if left.ttl() >= left.granted_ttl() - limit.as_secs() as i64 {
+        let open = || LeaderConnection::open(lease, address);
+        let connection = term.connection.take().filter(|it| it.lease == lease);
+        let connection = term.connection.insert(connection.unwrap_or_else(open));
+        if !connection.has_ended() && !self.is_silent(lease, term.lease.time()).await? {
             return Ok(false);
         }
+        let mut client = self.client.clone();
         match client.lease_revoke(lease).await {
             Err(etcd_client::Error::GRpcStatus(it)) if it.code() == tonic::Code::NotFound => {}
             other => _ = other.map_err(|error| StoreError::of(self.path(), &error))?,
         }
         Ok(true)
+    }
+
+    /// Whether nothing has kept a lease for `limit`.
+    ///
+    /// Etcd grants no lease of less than 2 s by default, and ends it up to 0.5 s late. But it says
+    /// how many whole seconds are left, so whole seconds of silence show.
+    async fn is_silent(&self, lease: i64, limit: Duration) -> Result<bool, StoreError> {
+        let mut client = self.client.clone();
+        let left = self.call(client.lease_time_to_live(lease, None)).await?;
+        let has_ended = left.ttl() < 0;
+        Ok(has_ended || left.ttl() < left.granted_ttl() - limit.as_secs() as i64)
     }
 
     /// Name of the controller that works.
