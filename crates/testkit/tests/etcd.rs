@@ -118,7 +118,7 @@ fn controllers_with_their_state_in_etcd_finish_what_one_began() {
     let first = Controller::start(&site, "first", &[FLEET, "--lease", "10"]);
     first.wait(&site, CHANGED, 1);
     // It sees the end of the process, long before that of the lease.
-    let second = Controller::start(&site, "second", &[FLEET, "--lease", "10"]);
+    let second = Controller::start(&site, "second", &[FLEET]);
     second.wait(&site, STANDBY, 1);
     let [root, other] = roots(&site, "");
     site.sums(&[0]);

@@ -29,7 +29,7 @@ use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, Identity,
     KeyValue, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
 };
-use lease::{Lease, Way};
+use lease::{BEYOND, Lease, Way};
 use port::{LeaderConnection, LeaderPort};
 use serde::de::DeserializeOwned;
 use std::env;
@@ -411,7 +411,7 @@ impl Etcd {
         let open = || LeaderConnection::open(lease, address);
         let connection = term.connection.take().filter(|it| it.lease == lease);
         let connection = term.connection.insert(connection.unwrap_or_else(open));
-        if !connection.has_ended() && !self.is_silent(lease, term.lease.time()).await? {
+        if !connection.has_ended() && !self.is_silent(lease).await? {
             return Ok(false);
         }
         let mut client = self.client.clone();
@@ -422,15 +422,15 @@ impl Etcd {
         Ok(true)
     }
 
-    /// Whether nothing has kept a lease for `limit`.
+    /// Whether the holder of a lease has not kept it for the time that it has given it.
     ///
     /// Etcd grants no lease of less than 2 s by default, and ends it up to 0.5 s late. But it says
-    /// how many whole seconds are left, so whole seconds of silence show.
-    async fn is_silent(&self, lease: i64, limit: Duration) -> Result<bool, StoreError> {
+    /// how many whole seconds are left, so the last second of a lease shows.
+    async fn is_silent(&self, lease: i64) -> Result<bool, StoreError> {
         let mut client = self.client.clone();
         let left = self.call(client.lease_time_to_live(lease, None)).await?;
-        let has_ended = left.ttl() < 0;
-        Ok(has_ended || left.ttl() < left.granted_ttl() - limit.as_secs() as i64)
+        // Below 0 it has ended.
+        Ok(left.ttl() < BEYOND as i64)
     }
 
     /// Name of the controller that works.

@@ -11,7 +11,7 @@ use tonic::Code;
 /// Keepalives in the time of a lease.
 const KEEPALIVES: u32 = 4;
 /// Seconds for which etcd keeps a lease beyond its time: a standby ends it before.
-const BEYOND: u64 = 1;
+pub(super) const BEYOND: u64 = 1;
 
 /// How etcd is reached.
 #[derive(Clone)]
@@ -63,11 +63,6 @@ impl Lease {
             kept: None,
             ended: None,
         }
-    }
-
-    /// Silence after which another controller takes over.
-    pub(super) const fn time(&self) -> Duration {
-        self.time
     }
 
     /// The number of a lease that lives.
