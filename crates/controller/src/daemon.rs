@@ -114,10 +114,7 @@ impl Daemon {
 
     /// Leads from now on, and continues from the plan of the controller before. Without one that
     /// can be read, jobs that run stay in place still.
-    fn begin(
-        &mut self,
-        before: Result<Option<Document>, StoreError>,
-    ) -> Result<(), StoreError> {
+    fn begin(&mut self, before: Result<Option<Document>, StoreError>) -> Result<(), StoreError> {
         match before {
             Ok(document) => self.document = document,
             Err(StoreError::Config(error)) => self.events.say(&Event::Error {

@@ -15,7 +15,11 @@ const PASS: Duration = Duration::from_secs(10);
 
 impl Daemon {
     /// Makes switches follow the plan.
-    pub(super) async fn follow(&mut self, store: &mut Store, states: &[State]) -> Result<(), String> {
+    pub(super) async fn follow(
+        &mut self,
+        store: &mut Store,
+        states: &[State],
+    ) -> Result<(), String> {
         let Some(planned) = self.planned.take() else {
             return Ok(());
         };

@@ -347,22 +347,18 @@ impl Etcd {
         let key = self.key("leader");
         // A transaction without changes is a read for etcd: no member writes it to its disk.
         let at = self.key("leader-at");
-        let ask = Txn::new()
-            .when(vec![self.is_leader(term)])
-            .or_else(vec![
-                TxnOp::get(key.as_str(), None),
-                TxnOp::get(at.as_str(), None),
-            ]);
+        let ask = Txn::new().when(vec![self.is_leader(term)]).or_else(vec![
+            TxnOp::get(key.as_str(), None),
+            TxnOp::get(at.as_str(), None),
+        ]);
         let mut client = self.client.clone();
         let asked = self.call(client.txn(ask)).await?;
         if asked.succeeded() {
             return Ok(Some(term.since));
         }
         term.since = 0;
-        if let [
-            TxnOpResponse::Get(leader),
-            TxnOpResponse::Get(leader_at),
-        ] = &asked.op_responses()[..]
+        if let [TxnOpResponse::Get(leader), TxnOpResponse::Get(leader_at)] =
+            &asked.op_responses()[..]
             && let Some(leader) = leader.kvs().first()
         {
             let leader_at = leader_at.kvs().first();

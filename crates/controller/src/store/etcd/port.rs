@@ -97,7 +97,8 @@ impl LeaderConnection {
         stream.set_read_timeout(Some(TIMEOUT))?;
         let mut number = [0; 8];
         // Another process may have the port, or the machine be another one.
-        let is_leader = stream.read_exact(&mut number).is_ok() && number == self.lease.to_be_bytes();
+        let is_leader =
+            stream.read_exact(&mut number).is_ok() && number == self.lease.to_be_bytes();
         if is_leader && stream.set_nonblocking(true).is_ok() {
             self.stream = Some(stream);
         }
@@ -145,7 +146,11 @@ mod tests {
         assert!(!ends(&mut connection));
         assert!(connection.stream.is_some());
         // Another term, and another process at the port.
-        assert!(LeaderConnection::open(8, Some(port.address)).stream.is_none());
+        assert!(
+            LeaderConnection::open(8, Some(port.address))
+                .stream
+                .is_none()
+        );
         let all = (0..STANDBYS_MAX).map(|_| LeaderConnection::open(7, Some(port.address)));
         let all: Vec<_> = all.collect();
         assert!(all.iter().filter(|it| it.stream.is_none()).count() > 0);
