@@ -361,6 +361,11 @@ impl Etcd {
             &asked.op_responses()[..]
             && let Some(leader) = leader.kvs().first()
         {
+            if leader.lease() == lease {
+                // It took the lead, and etcd's answer was lost.
+                term.since = leader.create_revision();
+                return Ok(Some(term.since));
+            }
             let leader_at = leader_at.kvs().first();
             let address = leader_at.and_then(|it| it.value_str().ok()?.parse().ok());
             if !self.depose(leader.lease(), address, term).await? {

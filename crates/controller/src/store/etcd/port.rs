@@ -50,7 +50,7 @@ impl LeaderPort {
 fn accept(listener: &TcpListener, lease: &AtomicI64) {
     let mut standbys = Vec::<TcpStream>::new();
     for standby in listener.incoming() {
-        standbys.retain_mut(|it| is_open(it));
+        standbys.retain_mut(is_open);
         let Ok(mut standby) = standby else {
             // No descriptor is left, for example.
             std::thread::sleep(TIMEOUT);
