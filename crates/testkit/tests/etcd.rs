@@ -26,8 +26,8 @@ const FLEET: &str = "etcd://127.0.0.1:2379/lab";
 const LEADER: &str = r#""event":"leader""#;
 const STANDBY: &str = r#""event":"standby""#;
 
-/// From the death of a switch to its jobs on other trees, though the leader dies, too. Twice what it
-/// takes: the machine may be busy.
+/// From the death of a switch to its jobs on other trees, though the leader dies, too. Twice what
+/// it takes: the machine may be busy.
 const REACTION: Duration = Duration::from_secs(4);
 
 /// An etcd of one member, in the namespace of the controllers.

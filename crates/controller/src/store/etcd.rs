@@ -397,8 +397,8 @@ impl Etcd {
         Ok(Some(term.since))
     }
 
-    /// Ends the lease of a leader whose process has ended, or that has been silent for the time of a
-    /// lease. Whether it has ended.
+    /// Ends the lease of a leader whose process has ended, or that has been silent for the time of
+    /// its lease. Whether the lease has ended.
     async fn depose(
         &self,
         lease: i64,
