@@ -2,7 +2,8 @@
 //!
 //! [`prepare`] reads all switches and refuses what they cannot do. [`Work::carry_out`] makes the
 //! changes of [`changes`] one after the other, each for the version of the configuration that was
-//! read, and reads all switches again. An error may leave it half done: the same command then does
+//! read, and reads all switches again. A job of which a switch refuses a change is left as it is
+//! then, and the others are changed. An error may leave it half done: the same command then does
 //! the rest.
 
 use crate::changes::{self, Action, Change, JobChange, Roles};
@@ -88,7 +89,17 @@ pub enum ApplyError {
         /// Number of the job.
         id: u16,
     },
-    /// A switch, after some changes.
+    /// Switches refuse changes of some jobs. Those of all others are made.
+    #[error("{why}; {done} of {all} changes are made: run the command again for the rest")]
+    Incomplete {
+        /// What they say.
+        why: String,
+        /// Changes made.
+        done: usize,
+        /// Changes of the whole list.
+        all: usize,
+    },
+    /// A switch does not answer, or others change it, after some changes.
     #[error("{error}; {done} of {all} changes are made: run the command again for the rest")]
     Stopped {
         /// What happened.
@@ -109,7 +120,10 @@ impl ApplyError {
     pub const fn is_before_changes(&self) -> bool {
         !matches!(
             self,
-            Self::Stopped { .. } | Self::Drained { .. } | Self::Differs(_)
+            Self::Incomplete { .. }
+                | Self::Stopped { .. }
+                | Self::Drained { .. }
+                | Self::Differs(_)
         )
     }
 }
@@ -267,8 +281,10 @@ pub struct Work<'a> {
     switches: Vec<Option<Remote>>,
     jobs: Vec<JobChange>,
     changes: Vec<Change>,
-    /// Number of changes made.
-    made: usize,
+    /// The job of each change that was made.
+    made: Vec<usize>,
+    /// Jobs of which a switch refuses a change. Nothing else is changed for them.
+    refused: BTreeMap<usize, RemoteError>,
     /// Switches and jobs that are drained.
     drained: Vec<(usize, usize)>,
     down: Vec<String>,
@@ -354,15 +370,28 @@ impl<'a> Work<'a> {
             wanted,
             switches,
             jobs,
-            made: 0,
+            made: Vec::new(),
+            refused: BTreeMap::new(),
             drained: Vec::new(),
             down,
         })
     }
 
-    /// Number of changes to make.
-    pub(crate) fn len(&self) -> usize {
-        self.changes.len()
+    /// Whether nothing is to be changed.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Number of changes made.
+    pub(crate) const fn made(&self) -> usize {
+        self.made.len()
+    }
+
+    /// Jobs of which a switch refused a change, and its words.
+    pub(crate) fn refusals(&self) -> Vec<(String, String)> {
+        let refused = self.refused.iter();
+        let refused = refused.map(|(&job, why)| (self.wanted[job].name.clone(), why.to_string()));
+        refused.collect()
     }
 
     /// The switches, with what they said last.
@@ -427,7 +456,27 @@ impl<'a> Work<'a> {
         }
         self.drain(options).await?;
         self.make().await?;
-        self.verify().await
+        self.verify().await?;
+        if self.refused.is_empty() {
+            return Ok(());
+        }
+        let why: Vec<_> = self.refused.values().map(ToString::to_string).collect();
+        let error = ApplyError::Incomplete {
+            why: why.join("; "),
+            done: self.made.len(),
+            all: self.changes.len(),
+        };
+        // Those of refused jobs, all others have changed.
+        Err(self.undo_drains_after(error).await)
+    }
+
+    /// A job that is refused is left as it is, and the others continue.
+    fn refuse(&mut self, job: usize, error: RemoteError) -> Result<(), RemoteError> {
+        if !matches!(error, RemoteError::Refused { .. }) {
+            return Err(error);
+        }
+        self.refused.entry(job).or_insert(error);
+        Ok(())
     }
 
     /// Has jobs that lose roles begin no epoch, and waits until they do not run.
@@ -448,7 +497,7 @@ impl<'a> Work<'a> {
     pub(crate) async fn undo_drains(&mut self) -> Vec<(u16, RemoteError)> {
         let mut errors = Vec::new();
         for (switch, job) in std::mem::take(&mut self.drained) {
-            if self.changes[..self.made].iter().any(|it| it.job == job) {
+            if self.made.contains(&job) {
                 continue;
             }
             let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
@@ -473,9 +522,10 @@ impl<'a> Work<'a> {
         for &Change { job, switch, .. } in roots {
             let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
             let was_draining = self.remote(switch).job(id).is_some_and(|it| it.draining);
-            self.remote(switch).drain(&name, id).await?;
-            if !was_draining {
-                self.drained.push((switch, job));
+            match self.remote(switch).drain(&name, id).await {
+                Ok(()) if was_draining => {}
+                Ok(()) => self.drained.push((switch, job)),
+                Err(error) => self.refuse(job, error)?,
             }
         }
         let start = Instant::now();
@@ -502,6 +552,9 @@ impl<'a> Work<'a> {
         waited: Duration,
     ) -> Result<Option<ApplyError>, ApplyError> {
         for &Change { job, switch, .. } in removed {
+            if self.refused.contains_key(&job) {
+                continue;
+            }
             let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
             let at = self.names[switch].clone();
             let remote = self.remote(switch);
@@ -521,12 +574,15 @@ impl<'a> Work<'a> {
         Ok(None)
     }
 
-    /// Makes all changes.
+    /// Makes all changes but those of jobs that are refused.
     async fn make(&mut self) -> Result<(), ApplyError> {
         let changes = self.changes.clone();
         let all = changes.len();
         let mut is_adding = false;
-        for (done, change) in changes.iter().enumerate() {
+        for change in &changes {
+            if self.refused.contains_key(&change.job) {
+                continue;
+            }
             let is_first = change.action == Action::Add && !is_adding;
             is_adding |= is_first;
             // Another controller may have begun to add another tree.
@@ -539,11 +595,16 @@ impl<'a> Work<'a> {
                 Ok(()) => self.change(change).await,
                 Err(error) => Err(error),
             };
-            if let Err(error) = made {
-                let error = ApplyError::Stopped { error, done, all };
-                return Err(self.undo_drains_after(error).await);
+            match made {
+                Ok(()) => self.made.push(change.job),
+                Err(error) => {
+                    if let Err(error) = self.refuse(change.job, error) {
+                        let done = self.made.len();
+                        let error = ApplyError::Stopped { error, done, all };
+                        return Err(self.undo_drains_after(error).await);
+                    }
+                }
             }
-            self.made = done + 1;
         }
         Ok(())
     }
@@ -576,15 +637,14 @@ impl<'a> Work<'a> {
 
     /// That all switches report the plan.
     async fn verify(&mut self) -> Result<(), ApplyError> {
-        let all = self.changes.len();
+        let (done, all) = (self.made.len(), self.changes.len());
         let looked = self.refresh().await;
-        looked.map_err(|error| ApplyError::Stopped {
-            error,
-            done: all,
-            all,
-        })?;
+        looked.map_err(|error| ApplyError::Stopped { error, done, all })?;
         let mut text = String::new();
-        for job in &self.wanted {
+        for (at, job) in self.wanted.iter().enumerate() {
+            if self.refused.contains_key(&at) {
+                continue;
+            }
             for (at, remote) in self.switches.iter().enumerate() {
                 let Some(remote) = remote else { continue };
                 let found = remote.job(job.id).map(Role::reported);

@@ -335,7 +335,7 @@ pub struct RunArguments {
 
     /// For a fleet in etcd: time after which another controller takes over from one that says
     /// nothing, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub lease: u64,
 
     /// For a fleet in etcd: name of this controller, by default HOST:PID

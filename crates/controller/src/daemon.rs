@@ -1,230 +1,40 @@
 //! `run`: the controller that runs on its own.
 //!
-//! One loop: it looks at all switches and at the fleet's file, plans if something changed, and
-//! makes the changes that switches lack. Nothing of it depends on the loops before but the plan,
-//! which is in a file, and the time since when something is missing. So a controller that takes
-//! over does what the one before would have done next.
+//! One loop: it looks at all switches and at the fleet, plans if something changed, and makes the
+//! changes that switches lack. Nothing of it depends on the loops before but the plan, which is
+//! kept in a file or in etcd, and the time since when something is missing. A standby looks as the
+//! leader does. So a controller that takes over does what the one before would have done next.
 //!
 //! A loop never ends the controller: an error is told and tried again.
 
+mod follow;
+mod leading;
 mod load;
 mod look;
 mod notify;
+mod retry;
 
-use crate::apply::{self, ApplyError, Wanted, Work};
+pub use leading::{StartError, run};
+
+use crate::apply::{self, Wanted};
 use crate::args::RunArguments;
 use crate::document::Document;
-use crate::events::{ChangedJob, Event, Events, ms};
-use crate::figures::{self, Figures};
+use crate::events::{Event, Events, ms};
 use crate::fleet::Fleet;
-use crate::hosts::{self, Answers};
-use crate::moves::{self, State, Verdict};
+use crate::hosts::Answers;
+use crate::moves::State;
 use crate::remote::Remote;
-use crate::roles::{self, JobTree};
 use crate::store::{Store, StoreError};
 use crate::tiers;
 use crate::watch::Watch;
 use load::Loads;
+use retry::{Refused, Retry};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tally_api::server::ListenError;
 use tally_planner::check::check;
 use tally_planner::{Options, Plan, Problem, Shape, replan_holding, rules};
 use tally_schema::switch::report::JobPhase;
-use tokio::time::{sleep, timeout};
-
-/// Why a controller does not begin.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Where the fleet is.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// Where hosts ask.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// Where metrics are.
-    #[error("{0}")]
-    Metrics(io::Error),
-    /// Time limits that do not fit.
-    #[error(
-        "--dead-after: found {} ms, expected at least two intervals ({} ms)",
-        found.as_millis(), least.as_millis()
-    )]
-    DeadAfter {
-        /// The value.
-        found: Duration,
-        /// The least one.
-        least: Duration,
-    },
-}
-
-/// Longest time between two tries of what fails.
-const BACK_OFF_MAX: Duration = Duration::from_secs(5);
-/// Time limit of all changes of a loop.
-const PASS: Duration = Duration::from_secs(10);
-/// How often signals and the lock are looked at.
-const NAP: Duration = Duration::from_millis(20);
-
-/// Works until a signal comes; as standby while another controller does.
-///
-/// # Errors
-/// What cannot be used at the start.
-pub async fn run(arguments: &RunArguments, stop: &AtomicBool) -> Result<(), StartError> {
-    let (found, least) = (arguments.dead_after, arguments.interval * 2);
-    if found < least {
-        return Err(StartError::DeadAfter { found, least });
-    }
-    let events = Events {
-        is_json: arguments.json,
-        figures: Figures::default(),
-    };
-    let figures = events.figures.clone();
-    let metrics = arguments.metrics.map(|at| figures::serve(at, figures));
-    let _metrics = metrics.transpose().map_err(StartError::Metrics)?;
-    let mut store = Store::open(&arguments.fleet, arguments.names()).await?;
-    let mut leading = Leading::default();
-    let _hosts = hosts::serve(&arguments.hosts, leading.answers.clone())?;
-    while !stop.load(Ordering::Relaxed) {
-        let start = Instant::now();
-        leading.turn(arguments, &events, &mut store).await;
-        while !stop.load(Ordering::Relaxed) && start.elapsed() < arguments.interval {
-            let left = arguments.interval.saturating_sub(start.elapsed());
-            sleep(NAP.min(left)).await;
-        }
-    }
-    store.resign().await;
-    events.say(&Event::Ends);
-    Ok(())
-}
-
-/// Whether this controller works.
-#[derive(Default)]
-struct Leading {
-    daemon: Option<Daemon>,
-    /// What hosts are told.
-    answers: Answers,
-    /// The term, as it was told: `None` in it is standby.
-    term: Option<Option<i64>>,
-    /// Whether state is to be read as if it was another's.
-    is_new: bool,
-    /// Why state cannot be read, as it was told.
-    lost: Option<String>,
-}
-
-impl Leading {
-    async fn turn(&mut self, arguments: &RunArguments, events: &Events, store: &mut Store) {
-        let lead = store.lead().await;
-        if let Ok(term) = lead
-            && self.term != Some(term)
-        {
-            let holds = store.lead_name();
-            if term.is_some() {
-                events.say(&Event::Leader { holds });
-                self.is_new = true;
-            } else {
-                self.answers
-                    .nothing(format!("another controller holds {holds}"));
-                events.say(&Event::Standby { holds });
-                self.daemon = None;
-            }
-            self.term = Some(term);
-        }
-        let done = match lead {
-            Ok(Some(_)) => self.lead(arguments, events, store).await,
-            Ok(None) => Ok(()),
-            Err(error) => {
-                // Switches are watched, and not changed.
-                if let Some(daemon) = &mut self.daemon {
-                    daemon.look().await;
-                }
-                Err(error)
-            }
-        };
-        match (done, self.lost.take()) {
-            (Ok(()), None) => {}
-            (Ok(()), Some(_)) => events.say(&Event::StoreBack),
-            (Err(error), lost) => {
-                let error = error.to_string();
-                // Another controller may have made other changes.
-                self.answers.nothing(error.as_str());
-                if lost.as_ref() != Some(&error) {
-                    events.say(&Event::StoreLost {
-                        error: error.clone(),
-                    });
-                }
-                self.lost = Some(error);
-            }
-        }
-    }
-
-    /// One loop of the controller that works.
-    async fn lead(
-        &mut self,
-        arguments: &RunArguments,
-        events: &Events,
-        store: &mut Store,
-    ) -> Result<(), StoreError> {
-        if self.is_new {
-            store.again();
-        }
-        let read = store.fleet().await?;
-        match (&mut self.daemon, read) {
-            (Some(daemon), Some(Ok(fleet))) => {
-                if self.is_new {
-                    daemon.follow_from(store.plan().await)?;
-                }
-                daemon.have(fleet);
-                self.is_new = false;
-            }
-            (None, Some(Ok(fleet))) => {
-                let path = store.path().to_owned();
-                let told = (events.clone(), self.answers.clone());
-                let mut daemon = Daemon::new(arguments, told, (fleet, path));
-                daemon.follow_from(store.plan().await)?;
-                self.daemon = Some(daemon);
-                self.is_new = false;
-            }
-            (None, Some(Err(error))) => return Err(error.into()),
-            (Some(_), Some(Err(error))) => events.say(&Event::FleetRefused {
-                error: error.to_string(),
-            }),
-            (_, None) => {}
-        }
-        if let Some(daemon) = &mut self.daemon {
-            daemon.turn(store).await;
-        }
-        Ok(())
-    }
-}
-
-/// What is tried again, and when.
-#[derive(Debug, Default)]
-struct Retry {
-    error: String,
-    delay: Duration,
-    at: Option<Instant>,
-}
-
-impl Retry {
-    fn is_due(&self) -> bool {
-        self.at.is_none_or(|at| Instant::now() >= at)
-    }
-
-    /// The time until the next try: longer each time for the same error.
-    fn fail(&mut self, error: &str, interval: Duration) -> Duration {
-        self.delay = if self.error == error {
-            (self.delay * 2).min(BACK_OFF_MAX)
-        } else {
-            interval.min(BACK_OFF_MAX)
-        };
-        error.clone_into(&mut self.error);
-        self.at = Some(Instant::now() + self.delay);
-        self.delay
-    }
-}
 
 /// A plan for the fleet as it is.
 struct Planned {
@@ -267,6 +77,7 @@ struct Daemon {
     /// What has been said of a job or switch and holds still.
     said: BTreeMap<String, String>,
     retry: Retry,
+    refused: Refused,
 }
 
 impl Daemon {
@@ -289,23 +100,21 @@ impl Daemon {
             document: None,
             planned: None,
             is_plan_written: true,
-            reasons: vec!["the controller begins".to_owned()],
+            reasons: Vec::new(),
             due: Instant::now(),
-            since: Some(Instant::now()),
+            since: None,
             placed: BTreeMap::new(),
             gone: BTreeMap::new(),
             postponed: BTreeSet::new(),
             said: BTreeMap::new(),
             retry: Retry::default(),
+            refused: Refused::default(),
         }
     }
 
-    /// Continues from the plan of the controller before. Without one that can be read, jobs that
-    /// run stay in place still.
-    fn follow_from(
-        &mut self,
-        before: Result<Option<Document>, StoreError>,
-    ) -> Result<(), StoreError> {
+    /// Leads from now on, and continues from the plan of the controller before. Without one that
+    /// can be read, jobs that run stay in place still.
+    fn begin(&mut self, before: Result<Option<Document>, StoreError>) -> Result<(), StoreError> {
         match before {
             Ok(document) => self.document = document,
             Err(StoreError::Config(error)) => self.events.say(&Event::Error {
@@ -314,7 +123,17 @@ impl Daemon {
             }),
             Err(error) => return Err(error),
         }
+        self.planned = None;
+        self.plan_again("the controller begins".to_owned(), Duration::ZERO);
         Ok(())
+    }
+
+    /// Looks, and changes nothing: another controller works.
+    async fn stand_by(&mut self) {
+        self.look().await;
+        self.states();
+        self.reasons.clear();
+        self.since = None;
     }
 
     /// Something has changed: a plan is made after `wait`.
@@ -327,7 +146,8 @@ impl Daemon {
             self.due.min(now + wait)
         };
         self.reasons.push(reason);
-        self.retry.at = None;
+        self.retry.hurry();
+        self.refused.hurry();
     }
 
     /// Looks, plans, and changes switches.
@@ -505,194 +325,5 @@ impl Daemon {
             self.said.insert(key, why.clone());
             self.events.say(&Event::Waits { job, why });
         }
-    }
-
-    /// Makes switches follow the plan.
-    async fn follow(&mut self, store: &mut Store, states: &[State]) -> Result<(), String> {
-        let Some(planned) = self.planned.take() else {
-            return Ok(());
-        };
-        let followed = self.follow_plan(store, &planned, states).await;
-        self.planned = Some(planned);
-        followed
-    }
-
-    async fn follow_plan(
-        &mut self,
-        store: &mut Store,
-        planned: &Planned,
-        states: &[State],
-    ) -> Result<(), String> {
-        let (mut wanted, waits) = self.wanted(planned, states);
-        let jobs = planned.fleet.jobs.iter();
-        for (at, job) in jobs.enumerate() {
-            match waits.get(&at) {
-                Some(why) => self.wait(&job.name, why),
-                None if self.postponed.contains(&job.name) => {}
-                None => _ = self.said.remove(&format!("job {}", job.name)),
-            }
-        }
-        wanted.extend(self.going());
-        self.keep_plan(store, planned, &wanted).await?;
-        self.notify(planned, &wanted, &waits);
-        let remotes = std::mem::take(&mut self.remotes);
-        let work = Work::new(&planned.fleet, wanted, remotes, Vec::new());
-        let mut work = work.map_err(|error| error.to_string())?;
-        let changes = work.len();
-        let made = if changes == 0 {
-            Ok(Ok(()))
-        } else {
-            self.since.get_or_insert(Instant::now());
-            let options = apply::Options {
-                drain: Duration::ZERO,
-                end_running: false,
-            };
-            let made = timeout(PASS, work.carry_out(options)).await;
-            if made.is_err() {
-                // Jobs that are drained and do not change in the next loop would stay so.
-                let _ = timeout(PASS, work.undo_drains()).await;
-            }
-            made
-        };
-        let outcome = work.outcome(false);
-        self.remotes = work.into_switches();
-        match made {
-            Err(_) => Err(format!("changes: not done within {} s", PASS.as_secs())),
-            Ok(Err(ApplyError::Runs { job, .. })) => {
-                // It began after the look.
-                self.wait(&job, "it runs; it moves when it is idle");
-                Ok(())
-            }
-            Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(())) => {
-                let since = self.since.take();
-                self.retry = Retry::default();
-                if !self.reasons.is_empty() {
-                    // An event of this loop is still to be planned for.
-                    self.since = since;
-                }
-                if changes > 0 {
-                    self.events.say(&Event::Changed {
-                        changes,
-                        jobs: ChangedJob::of(outcome.jobs),
-                        ms: since.map_or(0.0, |it| ms(it.elapsed())),
-                    });
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// The jobs whose roles are to be those of the plan now, and why others wait.
-    fn wanted(
-        &self,
-        planned: &Planned,
-        states: &[State],
-    ) -> (Vec<Wanted>, BTreeMap<usize, String>) {
-        let Planned {
-            fleet,
-            problem,
-            plan,
-            ..
-        } = planned;
-        let links = |at: usize| look::fabric(&self.remotes, at);
-        let answers = |at: usize| self.remotes[at].is_some();
-        let names = self.names();
-        let mut waits = BTreeMap::new();
-        let mut ends = BTreeSet::new();
-        let mut trees = Vec::new();
-        for (at, job) in fleet.jobs.iter().enumerate() {
-            let servers = job.parameter_servers;
-            let (of, planned) = (&problem.jobs[at], &plan.jobs[at]);
-            let passed = roles::passed_of(&problem.topology, planned);
-            let silent = passed.into_iter().find(|at| !answers(*at));
-            let tree = match silent {
-                Some(at) if fleet.switches[at].control.is_none() => {
-                    Err(format!("switch {} of its tree has no `control`", names[at]))
-                }
-                Some(at) => Err(format!("switch {} of its tree does not answer", names[at])),
-                None => roles::tree(&problem.topology, of, planned, servers, links)
-                    .map_err(|refusal| refusal.to_string()),
-            };
-            let tree = tree.and_then(|tree| {
-                let verdict = moves::verdict(&states[at], &tree.roles, answers, &names);
-                match verdict {
-                    _ if self.is_tenants(job.id.unwrap_or_default()) => {
-                        Err("a tenant's job has its number".to_owned())
-                    }
-                    Verdict::Waits(why) => Err(why),
-                    Verdict::Go { ends: true } => {
-                        ends.insert(at);
-                        Ok(tree)
-                    }
-                    Verdict::Go { ends: false } => Ok(tree),
-                }
-            });
-            trees.push(tree.unwrap_or_else(|why| {
-                waits.insert(at, why);
-                JobTree::default()
-            }));
-        }
-        while let Err(refusal) = roles::check_capacity(problem, plan, &trees) {
-            let at = fleet.jobs.iter().position(|it| it.name == refusal.job());
-            // It has no roles from now on, so the next refusal is that of another job.
-            let Some(at) = at.filter(|it| !waits.contains_key(it)) else {
-                break;
-            };
-            waits.insert(at, refusal.to_string());
-            trees[at] = JobTree::default();
-        }
-        let trees = trees.into_iter().enumerate();
-        let wanted = trees.filter(|(at, _)| !waits.contains_key(at));
-        let wanted = wanted.map(|(at, tree)| {
-            let mut wanted = Wanted::of(fleet, at, &plan.jobs[at], tree);
-            wanted.is_ended = ends.contains(&at);
-            wanted
-        });
-        (wanted.collect(), waits)
-    }
-
-    /// Keeps the plan of the jobs that follow it now, and of the others the plan before. The next
-    /// controller finds in the file what this one began.
-    async fn keep_plan(
-        &mut self,
-        store: &mut Store,
-        planned: &Planned,
-        wanted: &[Wanted],
-    ) -> Result<(), String> {
-        let mut document = planned.document.clone();
-        let before = self.document.as_ref();
-        let jobs = document.jobs.into_iter().filter_map(|job| {
-            if wanted.iter().any(|it| it.name == job.name) {
-                return Some(job);
-            }
-            let mut before = before?.jobs.iter();
-            before.find(|it| it.name == job.name).cloned()
-        });
-        document.jobs = jobs.collect();
-        if before.is_some_and(|it| it.jobs == document.jobs) && self.is_plan_written {
-            return Ok(());
-        }
-        document.version = Some(before.and_then(|it| it.version).unwrap_or_default() + 1);
-        let written = store.write_plan(&document).await;
-        self.is_plan_written = written.is_ok();
-        if store.must_keep() {
-            // Another machine cannot finish what it cannot read.
-            written.map_err(|error| error.to_string())?;
-            self.document = Some(document);
-            return Ok(());
-        }
-        self.document = Some(document);
-        let key = "the plan's file";
-        match written.map_err(|error| error.to_string()) {
-            Ok(()) => _ = self.said.remove(key),
-            Err(error) if self.said.get(key) == Some(&error) => {}
-            Err(error) => {
-                self.said.insert(key.to_owned(), error.clone());
-                let retry_ms = self.interval.as_millis() as u64;
-                self.events.say(&Event::Error { error, retry_ms });
-            }
-        }
-        Ok(())
     }
 }

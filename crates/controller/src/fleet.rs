@@ -247,8 +247,7 @@ impl Fleet {
     pub fn load_to_import(path: &Path) -> Result<(Self, Option<Capacities>), ConfigError> {
         let fleet: Self = tally_config::load(path)?;
         fleet.problem(path)?;
-        let file = fleet.measured_file(path);
-        let measured = file.map(|file| Capacities::load(&file)).transpose()?;
+        let measured = fleet.measured_capacities(path)?;
         Ok((fleet, measured))
     }
 
@@ -276,9 +275,21 @@ impl Fleet {
     }
 
     fn with_measured_file(self, path: &Path) -> Result<(Self, Problem), ConfigError> {
-        let file = self.measured_file(path);
-        let measured = file.map(|file| Capacities::load(&file)).transpose()?;
+        let measured = self.measured_capacities(path)?;
         self.with_problem(measured.as_ref(), path)
+    }
+
+    fn measured_capacities(&self, path: &Path) -> Result<Option<Capacities>, ConfigError> {
+        let Some(file) = self.measured_file(path) else {
+            return Ok(None);
+        };
+        if !file.exists() {
+            let found = format!("{}, which does not exist", file.display());
+            let fleet = path.display();
+            let allowed = format!("a file; `tally-controller capacity {fleet} --write` makes it");
+            return Err(ConfigError::value(path, "measured", found, allowed));
+        }
+        Capacities::load(&file).map(Some)
     }
 
     /// With measured capacities in place of those that it has, but where these are 0.

@@ -47,7 +47,17 @@ pub enum RemoteError {
         /// What the switch said.
         why: String,
     },
-    /// The switch refuses, or does not answer.
+    /// The switch refuses.
+    #[error("switch {switch}: {what}: {why}")]
+    Refused {
+        /// The switch.
+        switch: String,
+        /// What was asked for.
+        what: String,
+        /// What the switch said.
+        why: String,
+    },
+    /// The switch does not answer.
     #[error("switch {switch}: {what}: {why}")]
     Call {
         /// The switch.
@@ -263,7 +273,10 @@ fn failed(switch: &str, what: String, status: &Status) -> RemoteError {
     let (switch, why) = (switch.to_owned(), plain(&reason(status)));
     match status.code() {
         Code::Aborted => RemoteError::Version { switch, what, why },
-        _ => RemoteError::Call { switch, what, why },
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
+            RemoteError::Call { switch, what, why }
+        }
+        _ => RemoteError::Refused { switch, what, why },
     }
 }
 

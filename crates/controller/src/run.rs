@@ -163,9 +163,10 @@ fn exit_of(error: &ApplyError) -> Exit {
                 ..
             } => Exit::File,
             RemoteError::Connect { .. } => Exit::System,
-            RemoteError::Name { .. } | RemoteError::Version { .. } | RemoteError::Call { .. } => {
-                Exit::Failure
-            }
+            RemoteError::Name { .. }
+            | RemoteError::Version { .. }
+            | RemoteError::Refused { .. }
+            | RemoteError::Call { .. } => Exit::Failure,
         },
         _ => Exit::Failure,
     }

@@ -13,10 +13,12 @@ mod site;
 
 use common::alone;
 use controller::{CHANGED, Controller, roots};
-use site::{LONG, Site};
+use site::{LONG, OTHER_KEY, Site};
 use std::time::{Duration, Instant};
 use tally_schema::switch::report::JobPhase;
 use tally_testkit::cluster::Network;
+
+const UP: &str = r#""change":"switch-up""#;
 
 /// A root dies while its workers sum: from then to the end of the changes, and to the first sums.
 fn fail_over(site: &mut Site, controller: &Controller, root: &str, other: &str) {
@@ -82,7 +84,7 @@ fn a_controller_that_runs_keeps_jobs_on_trees_that_live() {
         job.is_some_and(|it| it.phase == JobPhase::Running)
     });
     site.start_switch(root);
-    leader.wait(&site, r#""change":"switch-up""#, 1);
+    leader.wait(&site, UP, 1);
     for worker in workers {
         worker.wait_ok(LONG).unwrap();
     }
@@ -126,8 +128,9 @@ fn a_controller_that_runs_keeps_jobs_on_trees_that_live() {
     );
     assert_eq!(site.with_but(7, other), [root, "leaf1", "leaf2"]);
     site.sums(&[0]);
+    let ups = standby.count(UP);
     site.start_switch(other);
-    standby.wait(&site, r#""change":"switch-up""#, 1);
+    standby.wait(&site, UP, ups + 1);
 
     // A job comes, a file is broken, a job goes.
     site.fleet("run", &[0, 1], "none");
@@ -143,6 +146,35 @@ fn a_controller_that_runs_keeps_jobs_on_trees_that_live() {
     assert!(log.contains(r#""reason":"ends""#), "{log}");
     site.sums(&[0]);
 
+    refused_again_and_again(&mut site, &standby, root, other);
+
     assert!(standby.end().success());
-    assert_eq!(site.with(7), [root, "leaf1", "leaf2"]);
+    assert_eq!(site.with(7), [other, "leaf1", "leaf2"]);
+}
+
+/// leaf2 refuses the key of job 1, which another job has there. Job 0 comes after it in the list,
+/// and its root dies.
+fn refused_again_and_again(site: &mut Site, controller: &Controller, root: &str, other: &str) {
+    let add = "job add 98 --workers 2 --key-file -";
+    site.ctl("leaf2", add, OTHER_KEY).unwrap();
+    let changed = controller.count(CHANGED);
+    site.fleet("run", &[1, 0], "none");
+    let refusal = "job job1 (8) is not added";
+    controller.wait(site, refusal, 2);
+    let start = Instant::now();
+    site.kill_switch(root);
+    controller.wait(site, CHANGED, changed + 1);
+    println!(
+        "from the death of {root}, while leaf2 refuses another job: {} ms",
+        start.elapsed().as_millis()
+    );
+    assert_eq!(site.with_but(7, root), [other, "leaf1", "leaf2"]);
+    site.sums(&[0]);
+    assert_eq!(controller.count(CHANGED), changed + 1);
+    // It is tried less often each time, and comes when it may.
+    assert!(controller.count(refusal) < 12, "{}", controller.log());
+    site.ctl("leaf2", "job remove 98", "").unwrap();
+    controller.wait(site, CHANGED, changed + 2);
+    site.sums(&[0, 1]);
+    site.start_switch(root);
 }

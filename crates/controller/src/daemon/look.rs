@@ -116,7 +116,9 @@ fn is_silence(error: &RemoteError) -> bool {
     match error {
         RemoteError::Connect { .. } => !is_own(error),
         RemoteError::Call { .. } => true,
-        RemoteError::Name { .. } | RemoteError::Version { .. } => false,
+        RemoteError::Name { .. } | RemoteError::Version { .. } | RemoteError::Refused { .. } => {
+            false
+        }
     }
 }
 

@@ -31,7 +31,10 @@ impl Daemon {
                 (None, Some(it)) if it.is_made(&self.remotes) => {
                     Ok(hosts::places(&planned.fleet, job, &it.tree, version))
                 }
-                (None, _) => not_yet("switches do not have its tree yet"),
+                (None, _) => {
+                    let refused = self.refused.why(&job.name);
+                    not_yet(refused.unwrap_or("switches do not have its tree yet"))
+                }
             };
             let of_job = JobFigures {
                 ready: u64::from(answer.is_ok()),

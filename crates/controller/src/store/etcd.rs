@@ -11,11 +11,14 @@
 //! | `plan` | the plan that switches follow, with its version |
 //! | `plans/VERSION` | each of the last plans |
 //! | `leader` | name of the controller that works; gone with its lease |
+//! | `leader-at` | where standbys connect to it (`port.rs`) |
 //!
 //! All that is below `fleet/` is read at once, so it is of one moment. A plan is written only by
-//! the controller that has `leader` in that moment.
+//! the controller that has `leader` in that moment. It keeps the lease of that key. A standby
+//! ends a lease that is not kept, and takes the lead.
 
 mod lease;
+mod port;
 
 use super::StoreError;
 use crate::document::Document;
@@ -24,11 +27,13 @@ use crate::location::EtcdLocation;
 use crate::measured::Capacities;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, GetOptions, Identity,
-    KeyValue, PutOptions, TlsOptions, Txn, TxnOp,
+    KeyValue, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
 };
-use lease::{Lease, Way};
+use lease::{BEYOND, Lease, Way};
+use port::{LeaderConnection, LeaderPort};
 use serde::de::DeserializeOwned;
 use std::env;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tally_config::ConfigError;
@@ -64,6 +69,10 @@ pub struct Term {
     id: i64,
     /// Revision in which `leader` was made; 0 without.
     since: i64,
+    /// Where standbys connect, from the first term on.
+    port: Option<LeaderPort>,
+    /// To the leader, as a standby.
+    connection: Option<LeaderConnection>,
 }
 
 impl Etcd {
@@ -318,11 +327,13 @@ impl Etcd {
             lease: Lease::new(self.client.clone(), self.way.clone(), lease),
             id: 0,
             since: 0,
+            port: None,
+            connection: None,
         }
     }
 
     /// The term of this controller if it is the one that works, as etcd has it now. It takes the
-    /// lead if that is free.
+    /// lead if that is free, or its holder has been silent for the time of a lease.
     ///
     /// # Errors
     /// If etcd does not answer.
@@ -334,27 +345,93 @@ impl Etcd {
             (term.id, term.since) = (lease, 0);
         }
         let key = self.key("leader");
-        let mine = vec![self.is_leader(term)];
-        let free = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
-        let with = PutOptions::new().with_lease(lease);
-        let take = TxnOp::put(key.as_str(), term.name.as_str(), Some(with));
-        let take = Txn::new().when(free).and_then(vec![take]);
-        let ask = Txn::new().when(mine).or_else(vec![TxnOp::txn(take)]);
+        // A transaction without changes is a read for etcd: no member writes it to its disk.
+        let at = self.key("leader-at");
+        let ask = Txn::new().when(vec![self.is_leader(term)]).or_else(vec![
+            TxnOp::get(key.as_str(), None),
+            TxnOp::get(at.as_str(), None),
+        ]);
         let mut client = self.client.clone();
-        let done = self.call(client.txn(ask)).await?;
-        if done.succeeded() {
+        let asked = self.call(client.txn(ask)).await?;
+        if asked.succeeded() {
             return Ok(Some(term.since));
         }
-        let taken = done
-            .op_responses()
-            .into_iter()
-            .any(|it| matches!(it, etcd_client::TxnOpResponse::Txn(inner) if inner.succeeded()));
+        term.since = 0;
+        if let [TxnOpResponse::Get(leader), TxnOpResponse::Get(leader_at)] =
+            &asked.op_responses()[..]
+            && let Some(leader) = leader.kvs().first()
+        {
+            if leader.lease() == lease {
+                // It took the lead, and etcd's answer was lost.
+                term.since = leader.create_revision();
+                return Ok(Some(term.since));
+            }
+            let leader_at = leader_at.kvs().first();
+            let address = leader_at.and_then(|it| it.value_str().ok()?.parse().ok());
+            if !self.depose(leader.lease(), address, term).await? {
+                return Ok(None);
+            }
+        }
+        term.connection = None;
+        let endpoint = self.location.endpoints.first().map_or("", |it| it);
+        if term.port.is_none() {
+            // Without it, standbys see the silence of the lease.
+            term.port = LeaderPort::open(endpoint).ok();
+        }
+        let free = vec![Compare::create_revision(key.as_str(), CompareOp::Equal, 0)];
+        let with = PutOptions::new().with_lease(lease);
+        let put = |key: &str, value: &str| TxnOp::put(key, value, Some(with.clone()));
+        let mut puts = vec![put(&key, &term.name)];
+        if let Some(port) = &term.port {
+            port.holds(lease);
+            puts.push(put(&at, &port.address.to_string()));
+        }
+        let take = Txn::new().when(free).and_then(puts);
+        let taken = self.call(client.txn(take)).await?;
+        if !taken.succeeded() {
+            return Ok(None);
+        }
         // The revision of this change made the key.
-        let revision = done
-            .header()
-            .map_or(0, etcd_client::ResponseHeader::revision);
-        term.since = if taken { revision } else { 0 };
-        Ok(taken.then_some(term.since))
+        let header = taken.header();
+        term.since = header.map_or(0, etcd_client::ResponseHeader::revision);
+        Ok(Some(term.since))
+    }
+
+    /// Ends the lease of a leader whose process has ended, or that has been silent for the time of
+    /// its lease. Whether the lease has ended.
+    async fn depose(
+        &self,
+        lease: i64,
+        address: Option<SocketAddr>,
+        term: &mut Term,
+    ) -> Result<bool, StoreError> {
+        if lease == 0 {
+            // Of another hand.
+            return Ok(false);
+        }
+        let open = || LeaderConnection::open(lease, address);
+        let connection = term.connection.take().filter(|it| it.lease == lease);
+        let connection = term.connection.insert(connection.unwrap_or_else(open));
+        if !connection.has_ended() && !self.is_silent(lease).await? {
+            return Ok(false);
+        }
+        let mut client = self.client.clone();
+        match client.lease_revoke(lease).await {
+            Err(etcd_client::Error::GRpcStatus(it)) if it.code() == tonic::Code::NotFound => {}
+            other => _ = other.map_err(|error| StoreError::of(self.path(), &error))?,
+        }
+        Ok(true)
+    }
+
+    /// Whether the holder of a lease has not kept it for the time that it has given it.
+    ///
+    /// Etcd grants no lease of less than 2 s by default, and ends it up to 0.5 s late. But it says
+    /// how many whole seconds are left, so the last second of a lease shows.
+    async fn is_silent(&self, lease: i64) -> Result<bool, StoreError> {
+        let mut client = self.client.clone();
+        let left = self.call(client.lease_time_to_live(lease, None)).await?;
+        // Below 0 it has ended.
+        Ok(left.ttl() < BEYOND as i64)
     }
 
     /// Name of the controller that works.

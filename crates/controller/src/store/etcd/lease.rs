@@ -9,7 +9,9 @@ use tokio::time::timeout;
 use tonic::Code;
 
 /// Keepalives in the time of a lease.
-const KEEPALIVES: u32 = 3;
+const KEEPALIVES: u32 = 4;
+/// Seconds for which etcd keeps a lease beyond its time: a standby ends it before.
+pub(super) const BEYOND: u64 = 1;
 
 /// How etcd is reached.
 #[derive(Clone)]
@@ -84,8 +86,8 @@ impl Lease {
             self.ended = None;
         }
         let asked = Instant::now();
-        let seconds = self.time.as_secs().max(1) as i64;
-        let granted = self.client.lease_grant(seconds, None).await?;
+        let seconds = self.time.as_secs() + BEYOND;
+        let granted = self.client.lease_grant(seconds as i64, None).await?;
         let kept = keep(self.way.clone(), granted.id(), asked + self.time, self.time)?;
         let id = kept.id;
         self.kept = Some(kept);
