@@ -51,6 +51,7 @@ pub fn points(scale: u64) -> Vec<Point> {
             window: 256,
             scale: scale * SMALLER,
             iterations: 5,
+            shared_nic: None,
             fabric: Some(LeafSpine {
                 leaves: LEAVES,
                 uplink_gbit_per_s: uplink,

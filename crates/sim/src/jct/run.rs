@@ -9,7 +9,8 @@ use super::feed::Feed;
 use super::models::Plan;
 use super::ring;
 pub use super::scenario::Scenario;
-use super::scenario::{Draws, FRAGMENT_BYTES, FRAME_BYTES, GBIT_PER_S, LeafSpine, Scheme, job_id};
+use super::scenario::{Draws, FRAGMENT_BYTES, FRAME_BYTES, GBIT_PER_S, LeafSpine, NicService, Scheme};
+use super::scenario::job_id;
 use super::setup::{DELAY, Sites, UNITS};
 use super::training::{Next, Then, Training};
 use crate::address::{Address, Node, SessionId};
@@ -192,13 +193,16 @@ impl Run {
                 if member.unfinished == 0 {
                     profile.communication_begins(now);
                 }
+                profile.submits(fragments);
                 profile.priority(layer, plan.layers.len() as u32)
             });
+            let total = member.profile.as_ref().and_then(Profile::fragments_total);
             member.unfinished += 1;
             member.submitted += fragments;
             self.samples.priority(member.job, layer, priority);
             world.with_worker(member.session, |now, worker, feed| {
                 feed.submit(layer, fragments);
+                worker.expect(total);
                 worker.submit(now, fragments, priority);
             });
         }
@@ -507,7 +511,7 @@ fn start(
 ) -> Run {
     let link = LinkConfig::new(GBIT_PER_S, DELAY);
     let address = |world: &mut World<Feed>, at: Node| Address {
-        host: world.add_host(at, link, link, AHEAD),
+        host: world.add_host(at, link, link, std::env::var("X_AHEAD").ok().and_then(|v| v.parse().ok()).map_or(AHEAD, Duration::from_nanos)),
         udp_port: UDP_PORT,
     };
     let mut rng = draws.rng;
@@ -516,8 +520,19 @@ fn start(
     for job in 0..scenario.jobs {
         let workers = scenario.workers(job);
         for rank in 0..workers {
-            let address = address(world, sites.of_worker(rank, workers).0);
-            let at = world.hosts[usize::from(address.host.0)].at;
+            let first = hosts.get(usize::from(rank));
+            let address = match first.filter(|_| scenario.shared_nic.is_some()) {
+                Some(&Address { host, .. }) => Address {
+                    host,
+                    udp_port: UDP_PORT + job as u16,
+                },
+                None => address(world, sites.of_worker(rank, workers).0),
+            };
+            let host = &mut world.hosts[usize::from(address.host.0)];
+            if scenario.shared_nic == Some(NicService::RoundRobin) {
+                host.order = None;
+            }
+            let at = host.at;
             sites.join_group(world, at, job_id(job));
             hosts.push(address);
         }

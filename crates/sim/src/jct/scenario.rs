@@ -39,6 +39,9 @@ pub struct Scenario {
     pub scale: u64,
     /// Iterations of each job.
     pub iterations: u32,
+    /// Worker `r` of all jobs is at host `r`, and they share its NIC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_nic: Option<NicService>,
     /// Leaves and a spine in place of one switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fabric: Option<LeafSpine>,
@@ -63,6 +66,16 @@ impl Scenario {
     pub(super) fn workers(&self, job: usize) -> u8 {
         self.workers[job % self.workers.len()]
     }
+}
+
+/// How the sessions of a host share its NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NicService {
+    /// Each in its turn.
+    RoundRobin,
+    /// In the agent's order, [`NicOrder`](tally_endpoint::nic::NicOrder).
+    Ordered,
 }
 
 /// How gradients are summed.

@@ -3,6 +3,7 @@
 
 use super::models::Model;
 use super::run::{Outcome, Scenario, run};
+use super::scenario::NicService;
 use crate::parallel::run_all;
 use anyhow::Result;
 use serde::Serialize;
@@ -20,6 +21,8 @@ pub const POLICIES: [PolicyName; 4] = [
 const SLOTS: [u32; 6] = [64, 128, 256, 512, 1024, 2048];
 const JOBS: [usize; 4] = [2, 4, 8, 16];
 const WORKERS: [u8; 4] = [2, 4, 8, 16];
+/// Jobs that share the NICs of eight hosts.
+const NIC_JOBS: [usize; 3] = [2, 4, 8];
 const MIXES: [(&str, &[Model]); 3] = [
     ("half", &[Model::Vgg19, Model::Resnet50]),
     ("vgg19", &[Model::Vgg19]),
@@ -65,6 +68,7 @@ pub fn middle(scale: u64, ways: Option<u32>) -> Scenario {
         window: 256,
         scale,
         iterations: 5,
+        shared_nic: None,
         fabric: None,
     }
 }
@@ -99,6 +103,16 @@ pub fn all(scale: u64, ways: Option<u32>) -> Vec<Point> {
         add("workers", format!("workers-{workers}"), &|s| {
             s.workers = vec![workers];
         });
+    }
+    for jobs in NIC_JOBS {
+        for (name, service) in [
+            (format!("nic-{jobs}"), NicService::Ordered),
+            (format!("nic-{jobs}-round-robin"), NicService::RoundRobin),
+        ] {
+            add("nic", name, &|s| {
+                (s.jobs, s.shared_nic) = (jobs, Some(service));
+            });
+        }
     }
     for (name, mix) in MIXES {
         add("mix", format!("mix-{name}"), &|s| s.mix = mix.to_vec());
