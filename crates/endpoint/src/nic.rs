@@ -2,55 +2,57 @@
 //!
 //! Jobs that share a host share its NIC. If all of them send at an equal share, all of them end
 //! late; if one sends first, it ends early and the others no later than before. So the session with
-//! the least work left sends first (SRPT), as far as its work is known, and else the one with the
-//! least work done (LAS). A transport that has several sessions calls [`NicOrder::round`] each time
-//! that the NIC has room. It asks each session for its [`Demand`], and has sessions send in order:
+//! the least work left sends first (SRPT) as far as that is known, and else the one with the least
+//! work done (LAS). A transport with several sessions offers the [`Demand`] of each to a
+//! [`NicOrder`] whenever its NIC has room, and then has them send as [`NicOrder::next`] says.
 //!
-//! 1. A session whose control frame is due sends one frame, before any element.
-//! 2. Sessions send elements in the order of their demands, each until it has nothing to send. When
-//!    the NIC is full, the round ends: a session is *passed over* if it has something to send and
-//!    one before it stopped for lack of room.
-//! 3. No session starves: of every [`GUARD`] + 1 frames that leave while sessions are passed over,
-//!    one is from the session that has waited longest. So a session that has something to send, and
-//!    is one of `n` that wait, sends at least one of `n` · (`GUARD` + 1) frames.
+//! What holds in every round:
 //!
-//! The order is the same at all hosts of a job, but for jobs whose work is within an octave: those
-//! are ordered by the number of the job. If hosts disagreed, each of two jobs would wait for the
-//! other at some host.
+//! 1. *Control first.* A session whose control frame is due sends one frame before any session
+//!    sends elements.
+//! 2. *Order.* A session sends elements only once those before it have nothing to send, but for
+//!    rule 3. Those behind a session that the NIC had no room for are *passed over*.
+//! 3. *No starvation.* After [`GUARD`] frames in order while sessions are passed over, one frame is
+//!    due from the session that has waited longest. So of `n` sessions each sends at least one of
+//!    about `n` · (`GUARD` + 1) frames, as long as it has something to send.
+//! 4. *No idling.* The NIC gets frames as long as any session has something to send.
 //!
-//! The catch: what the NIC or the kernel has taken is out of reach. A transmit queue must be short,
-//! some ten microseconds, for the order to have an effect.
+//! Jobs at equal work are in the order of their numbers: it is the same at all their hosts. If
+//! hosts disagreed about two jobs, each job would wait for the other at some host.
+//!
+//! The catch: what the NIC or the kernel has taken is out of reach. Its queue must be short, some
+//! ten microseconds, for the order to have an effect.
 
 use core::cmp::Reverse;
 
-/// Frames in order for each frame of a session that was passed over.
+/// Frames in order for each frame of a session that is passed over.
 pub const GUARD: usize = 16;
 
-/// What a session has to send now, as far as the order of sessions depends on it.
+/// What a session has to send now, as far as the order depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// A frame is due on which others' progress depends (C-4).
+    /// A frame is due that others' progress depends on (C-4).
     pub control: bool,
     /// Priority of the fragment that is next.
     pub priority: u8,
-    /// Work left, in units; work done where that is unknown.
+    /// Work left, in units of elements; work done where that is unknown.
     pub work: u64,
     /// Number of the job.
     pub job: u16,
 }
 
-/// What a session has sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
-    /// Frames.
-    pub frames: usize,
-    /// It has nothing more to send. Otherwise it stopped at its limit, or for lack of room.
-    pub is_dry: bool,
+/// A session's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The session, as it was offered.
+    pub at: usize,
+    /// Limit of frames.
+    pub most: usize,
 }
 
-/// A session's turn in [`NicOrder::round`].
+/// A session that was offered.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct Offer {
     at: usize,
     demand: Demand,
 }
@@ -58,155 +60,139 @@ struct Turn {
 /// What is known of a session.
 #[derive(Clone, Copy, Debug, Default)]
 struct Past {
-    /// The last round in which it had a demand.
+    /// The last round that it was offered in.
     round: u64,
-    /// The frame after which it had its last turn, or its first demand since it had none.
+    /// Number of the turn that it had last, or of the first offer since it had nothing to send.
     turn: u64,
 }
 
-/// Order of the sessions that share a NIC. Sessions are known by their index in the caller's list.
+/// Which rule gives the next turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Rule {
+    /// Offers are being taken.
+    #[default]
+    Offers,
+    /// To the offer with this index, or one behind it.
+    Control(usize),
+    /// After this number of turns by this rule.
+    Guard(usize),
+    /// To the offer with this index.
+    Order(usize),
+}
+
+/// Order of the sessions that share a NIC. A session is known by its index in the caller's list.
 #[derive(Debug, Default)]
 pub struct NicOrder {
+    offers: Vec<Offer>,
+    rule: Rule,
+    /// The session whose turn it is.
+    current: usize,
     round: u64,
-    /// Frames so far.
-    frames: u64,
-    /// Frames in order, while sessions were passed over, that the guard has not answered yet.
+    turns: u64,
+    /// Frames in order in this round.
+    in_order: usize,
+    /// Frames in order while sessions were passed over, for which the guard has not had its own.
     owed: usize,
-    queue: Vec<Turn>,
     past: Vec<Past>,
 }
 
 impl NicOrder {
-    /// Has sessions send until the NIC is full or none has anything to send; returns the number of
-    /// frames. `send` is called with the index of a session and a limit of frames.
-    ///
-    /// # Errors
-    /// The first of `send`.
-    pub fn round<E>(
-        &mut self,
-        demands: impl Iterator<Item = (usize, Demand)>,
-        mut send: impl FnMut(usize, usize) -> Result<Sent, E>,
-    ) -> Result<usize, E> {
-        let before = self.frames;
-        self.begin(demands);
-        let queue = core::mem::take(&mut self.queue);
-        let done = self.serve(&queue, &mut send);
-        self.queue = queue;
-        done.map(|()| (self.frames - before) as usize)
+    /// Takes part in the round with what it has to send. A round is over with [`end`](Self::end).
+    pub fn offer(&mut self, at: usize, demand: Demand) {
+        debug_assert_eq!(self.rule, Rule::Offers);
+        if self.past.len() <= at {
+            self.past.resize(at + 1, Past::default());
+        }
+        let past = &mut self.past[at];
+        if past.round != self.round {
+            // It had nothing to send in the last round: it begins to wait.
+            past.turn = self.turns;
+        }
+        past.round = self.round + 1;
+        self.offers.push(Offer { at, demand });
     }
 
-    fn begin(&mut self, demands: impl Iterator<Item = (usize, Demand)>) {
+    /// Whose turn it is; `None`: none has anything more to send. [`sent`](Self::sent) must follow.
+    #[allow(clippy::should_implement_trait, reason = "it is no iterator: `sent` must follow")]
+    pub fn next(&mut self) -> Option<Turn> {
+        if self.rule == Rule::Offers {
+            self.offers.sort_unstable_by_key(|it| key(&it.demand));
+            self.rule = Rule::Control(0);
+        }
+        if let Rule::Control(from) = self.rule {
+            let behind = self.offers.iter().enumerate().skip(from);
+            if let Some((n, offer)) = behind.into_iter().find(|(_, it)| it.demand.control) {
+                self.rule = Rule::Control(n);
+                return Some(self.turn(offer.at, 1));
+            }
+            self.rule = Rule::Guard(0);
+        }
+        if let Rule::Guard(turns) = self.rule {
+            let others = self.offers.get(1..).unwrap_or_default();
+            // Each may have nothing to send after all.
+            if self.owed >= GUARD && turns < others.len() {
+                let longest = others.iter().min_by_key(|it| self.past[it.at].turn);
+                if let Some(&Offer { at, .. }) = longest {
+                    return Some(self.turn(at, self.owed / GUARD));
+                }
+            }
+            self.rule = Rule::Order(0);
+        }
+        let Rule::Order(n) = self.rule else {
+            unreachable!("the other rules have been tried");
+        };
+        let at = self.offers.get(n)?.at;
+        Some(self.turn(at, usize::MAX))
+    }
+
+    fn turn(&mut self, at: usize, most: usize) -> Turn {
+        self.current = at;
+        Turn { at, most }
+    }
+
+    /// Notes what came of the turn: the number of frames, and whether the session has nothing more
+    /// to send.
+    pub fn sent(&mut self, frames: usize, is_dry: bool) {
+        self.turns += 1;
+        match &mut self.rule {
+            Rule::Offers => debug_assert!(false, "no turn"),
+            Rule::Control(n) => *n += 1,
+            Rule::Guard(turns) => {
+                *turns += 1;
+                self.owed -= (frames * GUARD).min(self.owed);
+                self.past[self.current].turn = self.turns;
+            }
+            Rule::Order(n) => {
+                *n += usize::from(is_dry);
+                self.in_order += frames;
+                self.past[self.current].turn = self.turns;
+            }
+        }
+    }
+
+    /// Ends a round: the NIC is full, or none has anything more to send.
+    pub fn end(&mut self) {
+        let (Rule::Order(n), waiting) = (self.rule, self.offers.len()) else {
+            // The NIC was full before.
+            return self.begin();
+        };
+        if n >= waiting {
+            self.owed = 0;
+        } else if n + 1 < waiting {
+            self.owed += self.in_order;
+        }
+        self.begin();
+    }
+
+    fn begin(&mut self) {
+        self.offers.clear();
+        self.rule = Rule::Offers;
+        self.in_order = 0;
         self.round += 1;
-        self.queue.clear();
-        self.queue
-            .extend(demands.map(|(at, demand)| Turn { at, demand }));
-        self.queue.sort_unstable_by_key(|turn| key(&turn.demand));
-        for turn in &self.queue {
-            if self.past.len() <= turn.at {
-                self.past.resize(turn.at + 1, Past::default());
-            }
-            let past = &mut self.past[turn.at];
-            if past.round + 1 != self.round {
-                past.turn = self.frames;
-            }
-            past.round = self.round;
-        }
-    }
-
-    fn serve<E>(
-        &mut self,
-        queue: &[Turn],
-        send: &mut impl FnMut(usize, usize) -> Result<Sent, E>,
-    ) -> Result<(), E> {
-        for turn in queue.iter().filter(|turn| turn.demand.control) {
-            let sent = send(turn.at, 1)?;
-            self.frames += sent.frames as u64;
-            if sent.frames == 0 && !sent.is_dry {
-                return Ok(());
-            }
-        }
-        if !self.guard(queue, send)? {
-            return Ok(());
-        }
-        let mut in_order = 0;
-        for (n, turn) in queue.iter().enumerate() {
-            let sent = self.turn(turn.at, usize::MAX, send)?;
-            in_order += sent.frames;
-            if !sent.is_dry {
-                let are_passed_over = n + 1 < queue.len();
-                self.owed += if are_passed_over { in_order } else { 0 };
-                return Ok(());
-            }
-        }
-        self.owed = 0;
-        Ok(())
-    }
-
-    /// Has those that were passed over send what is owed to them. Returns whether the NIC has room.
-    fn guard<E>(
-        &mut self,
-        queue: &[Turn],
-        send: &mut impl FnMut(usize, usize) -> Result<Sent, E>,
-    ) -> Result<bool, E> {
-        let others = queue.get(1..).unwrap_or_default();
-        // Each may have nothing to send after all.
-        for _ in 0..others.len() {
-            if self.owed < xg() {
-                break;
-            }
-            let longest = others.iter().min_by_key(|turn| self.past[turn.at].turn);
-            let Some(turn) = longest else {
-                break;
-            };
-            let sent = self.turn(turn.at, self.owed / xg(), send)?;
-            self.owed -= sent.frames * xg();
-            if sent.frames == 0 && !sent.is_dry {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn turn<E>(
-        &mut self,
-        at: usize,
-        limit: usize,
-        send: &mut impl FnMut(usize, usize) -> Result<Sent, E>,
-    ) -> Result<Sent, E> {
-        let sent = send(at, limit)?;
-        self.frames += sent.frames as u64;
-        // Not the next to be tried, also if it has sent nothing.
-        self.past[at].turn = self.frames.max(self.past[at].turn + 1);
-        Ok(sent)
     }
 }
 
-fn xg() -> usize {
-    static G: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    *G.get_or_init(|| std::env::var("X_GUARD").ok().and_then(|v| v.parse().ok()).unwrap_or(GUARD))
-}
-
-fn key(d: &Demand) -> (u64, Reverse<u8>, u64, u16) {
-    use std::sync::OnceLock;
-    static MODE: OnceLock<u32> = OnceLock::new();
-    let mode = *MODE.get_or_init(|| {
-        std::env::var("X_KEY").ok().and_then(|v| v.parse().ok()).unwrap_or(0)
-    });
-    let octave = |w: u64| u64::from((w + 1).ilog2());
-    let q = |w: u64, bits: u32| {
-        let l = (w + 1).ilog2();
-        (u64::from(l) << bits) | (((w + 1) << bits) >> l & ((1 << bits) - 1))
-    };
-    match mode {
-        0 => (octave(d.work), Reverse(0), 0, d.job),
-        1 => (0, Reverse(d.priority), 0, d.job),
-        2 => (d.work, Reverse(0), 0, d.job),
-        3 => (0, Reverse(d.priority >> 5), d.work, d.job),
-        4 => (q(d.work, 2), Reverse(0), 0, d.job),
-        5 => (q(d.work, 4), Reverse(0), 0, d.job),
-        6 => (octave(d.work), Reverse(d.priority), 0, d.job),
-        7 => (0, Reverse(0), 0, d.job),
-        8 => (0, Reverse(d.priority), 0, u16::MAX - d.job),
-        _ => (q(d.work, 3), Reverse(0), 0, d.job),
-    }
+/// Less is earlier.
+fn key(demand: &Demand) -> (u64, Reverse<u8>, u16) {
+    (demand.work, Reverse(demand.priority), demand.job)
 }

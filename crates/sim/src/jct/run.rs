@@ -511,7 +511,7 @@ fn start(
 ) -> Run {
     let link = LinkConfig::new(GBIT_PER_S, DELAY);
     let address = |world: &mut World<Feed>, at: Node| Address {
-        host: world.add_host(at, link, link, std::env::var("X_AHEAD").ok().and_then(|v| v.parse().ok()).map_or(AHEAD, Duration::from_nanos)),
+        host: world.add_host(at, link, link, AHEAD),
         udp_port: UDP_PORT,
     };
     let mut rng = draws.rng;

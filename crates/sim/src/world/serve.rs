@@ -8,11 +8,17 @@ use crate::host::{Data, Kind};
 use crate::link::Arrivals;
 use crate::port::{arrival, has_elements, wire_bytes};
 use crate::trace::Step;
-use std::convert::Infallible;
 use tally_endpoint::Transmit;
-use tally_endpoint::nic::{Demand, Sent};
+use tally_endpoint::nic::{Demand, Turn};
 use tally_wire::Time;
 use tally_wire::frame::{UDP_END, emit_udp};
+
+/// What a session has sent.
+struct Sent {
+    frames: usize,
+    /// The NIC has room for more.
+    has_room: bool,
+}
 
 impl<D: Data> World<D> {
     /// Lets a session send what it has to, say what it has to, and be woken in time.
@@ -39,12 +45,19 @@ impl<D: Data> World<D> {
             && let Some(mut order) = self.hosts[at].order.take()
         {
             let all = self.hosts[at].sessions.clone();
-            let demands: Vec<_> = (all.iter().enumerate())
-                .filter_map(|(n, &session)| Some((n, self.demand(session)?)))
-                .collect();
-            let Ok(_) = order.round(demands.into_iter(), |n, most| {
-                Ok::<_, Infallible>(self.transmit(all[n], most))
-            });
+            for (n, &session) in all.iter().enumerate() {
+                if let Some(demand) = self.demand(session) {
+                    order.offer(n, demand);
+                }
+            }
+            while let Some(Turn { at: n, most }) = order.next() {
+                let Sent { frames, has_room } = self.transmit(all[n], most);
+                order.sent(frames, has_room && frames < most);
+                if !has_room {
+                    break;
+                }
+            }
+            order.end();
             self.hosts[at].order = Some(order);
             for session in all {
                 self.observe_session(session);
@@ -81,8 +94,8 @@ impl<D: Data> World<D> {
         let Self { now, .. } = *self;
         let session = &mut self.sessions[id.0 as usize];
         let host = &mut self.hosts[usize::from(session.address.host.0)];
-        let mut done = Sent::default();
-        while done.frames < most {
+        let mut frames = 0;
+        while frames < most {
             if !host.ahead.is_zero() && host.uplink.backlog(now) >= host.ahead {
                 if !host.is_armed {
                     host.is_armed = true;
@@ -90,7 +103,10 @@ impl<D: Data> World<D> {
                     let left = host.uplink.backlog(now) - host.ahead / 2;
                     self.events.push(now.after(left), Event::HostIdle(host.id));
                 }
-                return done;
+                return Sent {
+                    frames,
+                    has_room: false,
+                };
             }
             let mut frame = Frame::empty(self.room, Origin::Host(host.id));
             let bytes = frame.fill(self.room);
@@ -112,10 +128,9 @@ impl<D: Data> World<D> {
                 _ => None,
             };
             let Some(len) = len else {
-                done.is_dry = true;
-                return done;
+                break;
             };
-            done.frames += 1;
+            frames += 1;
             frame.fill(len);
             if let Some(trace) = &mut self.trace {
                 trace.frame(now, Step::Sent, Place::Host(host.id), &frame);
@@ -138,7 +153,10 @@ impl<D: Data> World<D> {
                 trace.frame(now, Step::Lost, Place::Host(host.id), &frame);
             }
         }
-        done
+        Sent {
+            frames,
+            has_room: true,
+        }
     }
 
     /// Takes what a session has to say, and has it woken in time.
