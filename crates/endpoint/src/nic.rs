@@ -1,10 +1,13 @@
-//! Order of the sessions that share a NIC: which of them sends next.
+//! Order of the sessions that share a NIC: which of them sends next (C-7).
 //!
 //! Jobs that share a host share its NIC. If all of them send at an equal share, all of them end
-//! late; if one sends first, it ends early and the others no later than before. So the session with
-//! the least work left sends first (SRPT) as far as that is known, and else the one with the least
-//! work done (LAS). A transport with several sessions offers the [`Demand`] of each to a
-//! [`NicOrder`] whenever its NIC has room, and then has them send as [`NicOrder::next`] says.
+//! late; if one sends first, it ends early and the others no later than before. So the session whose
+//! next fragment has the highest priority sends first, as at the switch: it is of the job with the
+//! least time left, or the least time so far where that is unknown ([`Profile`](crate::Profile)), or
+//! what the job's owner wants. Among equal priorities it is the session with the least work left
+//! (SRPT), or the least work done where that is unknown (LAS). A transport with several sessions
+//! offers the [`Demand`] of each to a [`NicOrder`] whenever its NIC has room, and then has them send
+//! as [`NicOrder::next`] says.
 //!
 //! What holds in every round:
 //!
@@ -17,8 +20,9 @@
 //!    about `n` · (`GUARD` + 1) frames, as long as it has something to send.
 //! 4. *No idling.* The NIC gets frames as long as any session has something to send.
 //!
-//! Jobs at equal work are in the order of their numbers: it is the same at all their hosts. If
-//! hosts disagreed about two jobs, each job would wait for the other at some host.
+//! Work done counts in octaves, and jobs at equal work are in the order of their numbers. So jobs
+//! that are alike do not take turns, and the order is the same at all their hosts. If hosts
+//! disagreed about two jobs, each job would wait for the other at some host.
 //!
 //! The catch: what the NIC or the kernel has taken is out of reach. Its queue must be short, some
 //! ten microseconds, for the order to have an effect.
@@ -35,10 +39,16 @@ pub struct Demand {
     pub control: bool,
     /// Priority of the fragment that is next.
     pub priority: u8,
-    /// Work left, in units of elements; work done where that is unknown.
+    /// Work left, in units of elements; the octave of work done where that is unknown.
     pub work: u64,
     /// Number of the job.
     pub job: u16,
+}
+
+/// The power of 2 that `work` has reached; 0 for less than a mebibyte.
+pub(crate) const fn octave(work: u64) -> u64 {
+    const LEAST: u64 = (1 << 20) / tally_wire::UNIT_BYTES as u64;
+    if work < LEAST { 0 } else { 1 << work.ilog2() }
 }
 
 /// A session's turn.
@@ -113,7 +123,10 @@ impl NicOrder {
     }
 
     /// Whose turn it is; `None`: none has anything more to send. [`sent`](Self::sent) must follow.
-    #[allow(clippy::should_implement_trait, reason = "it is no iterator: `sent` must follow")]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it is no iterator: `sent` must follow"
+    )]
     pub fn next(&mut self) -> Option<Turn> {
         if self.rule == Rule::Offers {
             self.offers.sort_unstable_by_key(|it| key(&it.demand));
@@ -193,6 +206,9 @@ impl NicOrder {
 }
 
 /// Less is earlier.
-fn key(demand: &Demand) -> (u64, Reverse<u8>, u16) {
-    (demand.work, Reverse(demand.priority), demand.job)
+fn key(demand: &Demand) -> (Reverse<u8>, u64, u16) {
+    (Reverse(demand.priority), demand.work, demand.job)
 }
+
+#[cfg(test)]
+mod tests;

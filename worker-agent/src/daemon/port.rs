@@ -331,9 +331,7 @@ impl Crowd {
             return false;
         };
         let look = mem::take(&mut member.look);
-        match catch_unwind(AssertUnwindSafe(|| {
-            member.worker.turn(now, look, service)
-        })) {
+        match catch_unwind(AssertUnwindSafe(|| member.worker.turn(now, look, service))) {
             Ok(WorkerTurn::Busy) => return true,
             Ok(WorkerTurn::Idle) => return false,
             Ok(WorkerTurn::Over) => {}

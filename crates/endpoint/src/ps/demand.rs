@@ -1,7 +1,7 @@
 //! What a parameter server has to send, for the order of the sessions at a NIC ([`crate::nic`]).
 
 use super::Ps;
-use crate::nic::Demand;
+use crate::nic::{Demand, octave};
 use tally_wire::Time;
 
 impl Ps {
@@ -23,7 +23,7 @@ impl Ps {
         Some(Demand {
             control: is_due || next.is_some_and(|it| it.pending.remind || it.pending.nack != 0),
             priority: next.map_or(0, |it| it.priority),
-            work: self.stats.results * units,
+            work: octave(self.stats.results * units),
             job: self.control.job.0,
         })
     }

@@ -1,7 +1,7 @@
 //! What a worker has to send, for the order of the sessions at a NIC ([`crate::nic`]).
 
 use super::{Phase, Worker};
-use crate::nic::Demand;
+use crate::nic::{Demand, octave};
 use tally_wire::Time;
 
 impl Worker {
@@ -25,13 +25,17 @@ impl Worker {
         }
         let next = self.window.next();
         let sent = next - self.config.first_fragment;
+        let units = u64::from(self.config.units);
         // A job that has more than was expected is one of unknown length.
         let left = self.total.and_then(|total| total.checked_sub(sent));
-        let fragments = left.filter(|left| *left > 0).unwrap_or(sent);
+        let work = match left {
+            Some(left @ 1..) => left * units,
+            _ => octave(sent * units),
+        };
         Some(Demand {
             control,
             priority: self.priority_of(next),
-            work: fragments * u64::from(self.config.units),
+            work,
             job: self.config.job.0,
         })
     }
@@ -49,8 +53,6 @@ impl Worker {
     /// Priority of a fragment that is not sent.
     pub(super) fn priority_of(&self, seq: u64) -> u8 {
         let mut submissions = self.submissions.iter();
-        submissions
-            .find(|s| seq < s.end)
-            .map_or(0, |s| s.priority)
+        submissions.find(|s| seq < s.end).map_or(0, |s| s.priority)
     }
 }

@@ -51,6 +51,7 @@ pub fn points(scale: u64) -> Vec<Point> {
             window: 256,
             scale: scale * SMALLER,
             iterations: 5,
+            unknown_lengths: false,
             shared_nic: None,
             fabric: Some(LeafSpine {
                 leaves: LEAVES,

@@ -9,8 +9,10 @@ use super::feed::Feed;
 use super::models::Plan;
 use super::ring;
 pub use super::scenario::Scenario;
-use super::scenario::{Draws, FRAGMENT_BYTES, FRAME_BYTES, GBIT_PER_S, LeafSpine, NicService, Scheme};
 use super::scenario::job_id;
+use super::scenario::{
+    Draws, FRAGMENT_BYTES, FRAME_BYTES, GBIT_PER_S, LeafSpine, NicService, Scheme,
+};
 use super::setup::{DELAY, Sites, UNITS};
 use super::training::{Next, Then, Training};
 use crate::address::{Address, Node, SessionId};
@@ -166,6 +168,7 @@ struct Run {
     /// The member of a session; workers have the first sessions.
     offsets: Vec<Duration>,
     iterations: u32,
+    unknown_lengths: bool,
     running: usize,
     left: usize,
     failure: Option<String>,
@@ -323,7 +326,9 @@ impl App<Feed> for Run {
                 let now = world.now;
                 for at in self.jobs[job].members.clone() {
                     let member = &mut self.members[at];
-                    let mut profile = Profile::new(now, Some(u64::from(self.iterations)));
+                    let iterations = u64::from(self.iterations);
+                    let known = Some(iterations).filter(|_| !self.unknown_lengths);
+                    let mut profile = Profile::new(now, known);
                     profile.compute_begins(now);
                     member.profile = Some(profile);
                     let next = member.training.begin();
@@ -601,6 +606,7 @@ fn start(
         members,
         offsets: draws.offsets,
         iterations: scenario.iterations,
+        unknown_lengths: scenario.unknown_lengths,
         running: 0,
         left: 0,
         failure: None,

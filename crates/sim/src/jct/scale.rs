@@ -85,6 +85,7 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         window: 256,
         scale: 8,
         iterations: args.iterations,
+        unknown_lengths: false,
         shared_nic: None,
         fabric: None,
     };

@@ -1,6 +1,7 @@
 //! What is simulated: jobs, the network, and what is random of them.
 
 use super::models::{Model, Plan};
+use super::sweep::{CONTENDERS, Contender};
 use crate::link::OVERHEAD_BYTES;
 use crate::rng::Rng;
 use crate::tree::Tree;
@@ -39,12 +40,20 @@ pub struct Scenario {
     pub scale: u64,
     /// Iterations of each job.
     pub iterations: u32,
+    /// Workers do not know the number of iterations.
+    #[serde(skip_serializing_if = "is_false")]
+    pub unknown_lengths: bool,
     /// Worker `r` of all jobs is at host `r`, and they share its NIC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_nic: Option<NicService>,
     /// Leaves and a spine in place of one switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fabric: Option<LeafSpine>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(it: &bool) -> bool {
+    !*it
 }
 
 fn names<S: serde::Serializer>(mix: &[Model], serializer: S) -> Result<S::Ok, S::Error> {
@@ -61,6 +70,22 @@ impl Scenario {
             PolicyName::None => u32::MAX,
         };
         self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
+    }
+
+    /// Payload that the switch has room for with a contender's policy, in KiB: its slots, and a ring
+    /// of two windows of results for each job.
+    pub(super) fn memory_kib(&self, contender: &str) -> u64 {
+        let named = |it: &&Contender| it.name == contender;
+        let policy = CONTENDERS
+            .iter()
+            .find(named)
+            .map_or(PolicyName::Esa, |it| it.policy);
+        let slots = match policy {
+            PolicyName::None => 0,
+            _ => u64::from(self.slots),
+        };
+        let results = self.jobs as u64 * 2 * u64::from(self.served_window(policy));
+        (slots + results) * FRAGMENT_BYTES / 1024
     }
 
     pub(super) fn workers(&self, job: usize) -> u8 {
