@@ -221,16 +221,23 @@ impl<L: Link> Server<L> {
                 order.offer(at, demand);
             }
         }
+        let (mut turn, mut frames) = (order.next(), 0);
         let sent = link.send(&mut |out| {
-            while let Some(Turn { at, .. }) = order.next() {
-                let transmit = sessions[at].session.poll_transmit(now, out);
-                order.sent(usize::from(transmit.is_some()), transmit.is_none());
-                if transmit.is_some() {
-                    return transmit;
+            while let Some(Turn { at, most }) = turn {
+                if frames < most
+                    && let Some(transmit) = sessions[at].session.poll_transmit(now, out)
+                {
+                    frames += 1;
+                    return Some(transmit);
                 }
+                order.sent(frames, frames < most);
+                (turn, frames) = (order.next(), 0);
             }
             None
         });
+        if turn.is_some() {
+            order.sent(frames, false);
+        }
         order.end();
         let sent = sent?;
         let mut has_left = false;

@@ -216,7 +216,7 @@ fn switch(job: u16) -> Switch {
 fn judge(came: &[u16]) {
     let urgent = || (0..came.len()).filter(|&at| came[at] == URGENT);
     assert!(urgent().count() >= FRAGMENTS);
-    let (tenth, last) = (urgent().nth(FRAGMENTS / 10), urgent().last());
+    let (tenth, last) = (urgent().nth(FRAGMENTS / 10), urgent().next_back());
     let between = &came[tenth.unwrap()..last.unwrap()];
     let others = between.iter().filter(|job| **job != URGENT).count();
     let share = others as f64 / between.len() as f64;

@@ -168,7 +168,7 @@ impl Profile {
         self.steps += 1;
     }
 
-    /// So many more fragments are submitted, in the current step.
+    /// That number of fragments more is submitted, in the current step.
     pub const fn submits(&mut self, fragments: u64) {
         self.fragments += fragments;
     }

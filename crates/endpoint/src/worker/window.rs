@@ -297,7 +297,7 @@ impl Window {
         self.unfinished += 1;
     }
 
-    /// Whether a fragment waits to be probed or retransmitted; it may have its result by now.
+    /// Whether a fragment waits to be probed or retransmitted; it may have its result meanwhile.
     pub(crate) fn has_retransmits(&self) -> bool {
         !self.queue.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Lower bound of the mean completion time, whatever sums and in whatever order.
+//! Lower bound of the mean completion time, for any policy and any order.
 //!
 //! Two bounds, of which the larger counts. Each leaves out latency, memory, parameter servers and
 //! the variation of computation times.
