@@ -53,6 +53,8 @@ pub fn points(scale: u64) -> Vec<Point> {
             iterations: 5,
             unknown_lengths: false,
             shared_nic: None,
+            colocated_ps: false,
+            stalls: None,
             fabric: Some(LeafSpine {
                 leaves: LEAVES,
                 uplink_gbit_per_s: uplink,

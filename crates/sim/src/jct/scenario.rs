@@ -46,6 +46,12 @@ pub struct Scenario {
     /// Worker `r` of all jobs is at host `r`, and they share its NIC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_nic: Option<NicService>,
+    /// The PS of a job is at a host of one of its workers.
+    #[serde(skip_serializing_if = "is_false")]
+    pub colocated_ps: bool,
+    /// Hosts that stall.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stalls: Option<Stalls>,
     /// Leaves and a spine in place of one switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fabric: Option<LeafSpine>,
@@ -91,6 +97,16 @@ impl Scenario {
     pub(super) fn workers(&self, job: usize) -> u8 {
         self.workers[job % self.workers.len()]
     }
+}
+
+/// Times in which a host's processes do not run and what arrives waits: each is drawn evenly
+/// between 0 and twice its mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stalls {
+    /// Mean of a stall.
+    pub mean_us: u32,
+    /// Mean between two.
+    pub every_us: u32,
 }
 
 /// How the sessions of a host share its NIC.

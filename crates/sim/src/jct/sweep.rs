@@ -3,7 +3,7 @@
 
 use super::models::Model;
 use super::run::{Outcome, Scenario, run};
-use super::scenario::NicService;
+use super::scenario::{NicService, Stalls};
 use crate::parallel::run_all;
 use anyhow::Result;
 use serde::Serialize;
@@ -58,6 +58,9 @@ const JOBS: [usize; 4] = [2, 4, 8, 16];
 const WORKERS: [u8; 4] = [2, 4, 8, 16];
 /// Jobs that share the NICs of eight hosts.
 const NIC_JOBS: [usize; 3] = [2, 4, 8];
+/// Mean stall, and the mean times between stalls with their share in percent.
+const STALL_US: u32 = 50;
+const STALLS: [(u32, u32); 2] = [(1, 4950), (9, 505)];
 const MIXES: [(&str, &[Model]); 3] = [
     ("half", &[Model::Vgg19, Model::Resnet50]),
     ("vgg19", &[Model::Vgg19]),
@@ -105,6 +108,8 @@ pub fn middle(scale: u64, ways: Option<u32>) -> Scenario {
         iterations: 5,
         unknown_lengths: false,
         shared_nic: None,
+        colocated_ps: false,
+        stalls: None,
         fabric: None,
     }
 }
@@ -157,6 +162,24 @@ pub fn all(scale: u64, ways: Option<u32>) -> Vec<Point> {
     ] {
         add("nic-unknown", name.to_owned(), &|s| {
             (s.unknown_lengths, s.shared_nic) = (true, Some(service));
+        });
+    }
+    for (percent, every_us) in STALLS {
+        let mean_us = STALL_US;
+        add("stalls", format!("stalls-{percent}"), &|s| {
+            s.stalls = Some(Stalls { mean_us, every_us });
+        });
+    }
+    add("ps", "colocated-ps".to_owned(), &|s| s.colocated_ps = true);
+    let services = [
+        ("composite", NicService::Ordered),
+        ("composite-round-robin", NicService::RoundRobin),
+    ];
+    for (name, service) in services {
+        add("composite", name.to_owned(), &|s| {
+            (s.shared_nic, s.colocated_ps) = (Some(service), true);
+            let (mean_us, every_us) = (STALL_US, STALLS[0].1);
+            s.stalls = Some(Stalls { mean_us, every_us });
         });
     }
     for (name, mix) in MIXES {
@@ -225,7 +248,7 @@ mod tests {
     #[test]
     fn the_sweep_has_each_point_once() {
         let points = all(16, None);
-        assert_eq!(points.len(), 1 + 5 + 3 + 3 + 2 + 6 + 2);
+        assert_eq!(points.len(), 1 + 5 + 3 + 3 + 2 + 6 + 2 + 2 + 1 + 2);
         for axis in ["slots", "jobs", "workers", "mix"] {
             let mut labels: Vec<_> = points
                 .iter()
