@@ -1,13 +1,14 @@
 //! Order of the sessions that share a NIC: which of them sends next (C-7).
 //!
 //! Jobs that share a host share its NIC. If all of them send at an equal share, all of them end
-//! late; if one sends first, it ends early and the others no later than before. So the session whose
-//! next fragment has the highest priority sends first, as at the switch: it is of the job with the
-//! least time left, or the least time so far where that is unknown ([`Profile`](crate::Profile)), or
-//! what the job's owner wants. Among equal priorities it is the session with the least work left
-//! (SRPT), or the least work done where that is unknown (LAS). A transport with several sessions
-//! offers the [`Demand`] of each to a [`NicOrder`] whenever its NIC has room, and then has them send
-//! as [`NicOrder::next`] says.
+//! late; if one sends first, it ends early and the others hardly later than before. So the session
+//! whose next fragment has the highest priority sends first, as at the switch. That is what the
+//! job's owner wants, or what [`Profile`](crate::Profile) measures: the job with the least time
+//! left, or with the least time so far where that is unknown. Among equal priorities it is the
+//! session with the least work left (SRPT), or the least work done where that is unknown (LAS).
+//!
+//! A transport with several sessions offers the [`Demand`] of each to a [`NicOrder`] whenever its
+//! NIC has room, and then has them send as [`NicOrder::next`] says.
 //!
 //! What holds in every round:
 //!
@@ -24,8 +25,8 @@
 //! that are alike do not take turns, and the order is the same at all their hosts. If hosts
 //! disagreed about two jobs, each job would wait for the other at some host.
 //!
-//! The catch: what the NIC or the kernel has taken is out of reach. Its queue must be short, some
-//! ten microseconds, for the order to have an effect.
+//! The catch: what the NIC or the kernel has taken is out of reach. Its queue must be short, a few
+//! microseconds, for the order to have an effect.
 
 use core::cmp::Reverse;
 

@@ -5,8 +5,8 @@ use crate::nic::{Demand, octave};
 use tally_wire::Time;
 
 impl Worker {
-    /// Notes how many fragments the job will have from its first to its last, if that is known. Only
-    /// the order of sessions at this host's NIC depends on it.
+    /// Notes how many fragments the job will have from its first to its last, if that is known.
+    /// Only the order of sessions at this host's NIC depends on it.
     pub const fn expect(&mut self, fragments: Option<u64>) {
         self.total = fragments;
     }

@@ -3,15 +3,16 @@
 //! Two bounds, of which the larger counts. Each leaves out latency, memory, parameter servers and
 //! the variation of computation times.
 //!
-//! * *Alone*: each job has its links to itself. An iteration's most urgent layer is sent first, and
-//!   may overtake others at any byte.
-//! * *Links*: jobs that share NICs send one after the other, the one with the least bytes left first
-//!   (SRPT, which no order beats in the mean), and computation ends with the first layer's gradient.
+//! * *Alone*: each job has its links to itself. An iteration's most urgent layer is sent first,
+//!   and may overtake others at any byte.
+//! * *Links*: jobs that share NICs send one after the other from their first gradient on, the one
+//!   with the least bytes left first (SRPT, which no order beats in the mean). They compute nothing
+//!   more.
 
 use super::models::Plan;
 use super::scenario::{Draws, FRAME_BYTES, GBIT_PER_S, Scenario};
 
-/// Milliseconds that the frames of so many fragments take.
+/// Milliseconds that the frames of `fragments` take.
 fn sending_ms(fragments: u64) -> f64 {
     (fragments * FRAME_BYTES) as f64 * 8e-6 / GBIT_PER_S
 }

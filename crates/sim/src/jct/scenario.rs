@@ -78,8 +78,8 @@ impl Scenario {
         self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
     }
 
-    /// Payload that the switch has room for with a contender's policy, in KiB: its slots, and a ring
-    /// of two windows of results for each job.
+    /// Payload that the switch has room for with a contender's policy, in KiB: its slots, and a
+    /// ring of two windows of results for each job.
     pub(super) fn memory_kib(&self, contender: &str) -> u64 {
         let named = |it: &&Contender| it.name == contender;
         let policy = CONTENDERS
