@@ -1,7 +1,6 @@
 //! What is simulated: jobs, the network, and what is random of them.
 
 use super::models::{Model, Plan};
-use super::sweep::{CONTENDERS, Contender};
 use crate::link::OVERHEAD_BYTES;
 use crate::rng::Rng;
 use crate::tree::Tree;
@@ -78,14 +77,9 @@ impl Scenario {
         self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
     }
 
-    /// Payload that the switch has room for with a contender's policy, in KiB: its slots, and a
-    /// ring of two windows of results for each job.
-    pub(super) fn memory_kib(&self, contender: &str) -> u64 {
-        let named = |it: &&Contender| it.name == contender;
-        let policy = CONTENDERS
-            .iter()
-            .find(named)
-            .map_or(PolicyName::Esa, |it| it.policy);
+    /// Payload that the switch has room for, in KiB: its slots, and a ring of two windows of
+    /// results for each job.
+    pub(super) fn memory_kib(&self, policy: PolicyName) -> u64 {
         let slots = match policy {
             PolicyName::None => 0,
             _ => u64::from(self.slots),

@@ -1,7 +1,7 @@
 //! What a sweep says: medians over seeds, ratios to esa, and whether the claim holds.
 
 use super::run::Outcome;
-use super::sweep::Measured;
+use super::sweep::{CONTENDERS, Measured};
 use serde::Serialize;
 use std::fmt::Write;
 use tally_engine::PolicyName;
@@ -54,6 +54,11 @@ pub struct OfPoint {
     pub policies: Vec<OfPolicy>,
 }
 
+fn policy_of(contender: &str) -> Option<PolicyName> {
+    let named = CONTENDERS.iter().find(|it| it.name == contender);
+    named.map(|it| it.policy)
+}
+
 fn spread(outcomes: &[Outcome], of: impl Fn(&Outcome) -> Option<f64>) -> Option<Spread> {
     let samples: Vec<f64> = outcomes.iter().filter_map(of).collect();
     Spread::of(&samples)
@@ -94,7 +99,7 @@ impl OfPoint {
                     .filter_map(|&m| Some((m, spread(&runs, |o| o.mean(Some(m), |j| j.jct_ms))?)))
                     .collect(),
                 ratio: Spread::of(&ratios),
-                memory_kib: point.scenario.memory_kib(&runs.first()?.policy),
+                memory_kib: point.scenario.memory_kib(policy_of(&runs.first()?.policy)?),
                 from_ps: median(&|o| o.from_ps)?,
                 collisions: median(&|o| o.collisions)?,
                 preemptions: median(&|o| o.preemptions)?,
