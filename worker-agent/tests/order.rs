@@ -199,7 +199,7 @@ fn the_urgent_job_sends_first_and_the_others_do_not_starve() {
             std::thread::sleep(PAUSE);
         }
     });
-    judge(&peer.came);
+    validate(&peer.came);
 }
 
 fn key_of(job: u16) -> Vec<u8> {
@@ -213,7 +213,7 @@ fn switch(job: u16) -> Switch {
 }
 
 /// In turn, the others would send three frames for each of the urgent job.
-fn judge(came: &[u16]) {
+fn validate(came: &[u16]) {
     let urgent = || (0..came.len()).filter(|&at| came[at] == URGENT);
     assert!(urgent().count() >= FRAGMENTS);
     let (tenth, last) = (urgent().nth(FRAGMENTS / 10), urgent().next_back());
