@@ -129,6 +129,11 @@ pub trait Link {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError>;
 
+    /// Whether what is sent now leaves without waiting for the network's device.
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Pins the switch's MAC: sends to it alone, and drops datagrams that come from another.
     /// `None` releases the pin. A link over the kernel's sockets, where the kernel resolves the
     /// MAC, has no pin.
@@ -166,6 +171,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError> {
         (**self).wait(timeout, gather, wake)
+    }
+
+    fn has_room(&self) -> bool {
+        (**self).has_room()
     }
 
     fn pin(&mut self, switch_mac: Option<Mac>) {

@@ -14,6 +14,7 @@ use crate::report::ps_job;
 use crate::session::{Clock, instance};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tally_endpoint::nic::{NicOrder, Turn};
 use tally_endpoint::{Ps, PsEvent, Ranks, Time};
 use tally_kernels::Kernels;
 use tally_schema::agent::report::{PsJobReport, PsReport};
@@ -90,6 +91,8 @@ pub(crate) struct Server<L> {
     /// The jobs to serve. One whose session is leaving gets the next when that has left.
     jobs: Vec<PsJob>,
     sessions: Vec<Served>,
+    /// Which of them sends next.
+    order: NicOrder,
     /// Of sessions that have left before the end.
     left: Vec<PsJobReport>,
     is_stopping: bool,
@@ -116,6 +119,7 @@ impl<L: Link> Server<L> {
             port: config.switch.port,
             jobs: config.jobs.clone(),
             sessions: Vec::with_capacity(config.jobs.len()),
+            order: NicOrder::default(),
             left: Vec::new(),
             is_stopping: false,
             monitor: PsMonitor::of(config),
@@ -196,6 +200,7 @@ impl<L: Link> Server<L> {
             link,
             clock,
             sessions,
+            order,
             ..
         } = self;
         let now = clock.now();
@@ -211,17 +216,30 @@ impl<L: Link> Server<L> {
             }
         }
         let now = clock.now();
-        let mut turn = sessions.iter_mut();
-        let mut current = turn.next();
+        for (at, Served { session, .. }) in sessions.iter().enumerate() {
+            if let Some(demand) = session.demand(now) {
+                order.offer(at, demand);
+            }
+        }
+        let (mut turn, mut frames) = (order.next(), 0);
         let sent = link.send(&mut |out| {
-            while let Some(Served { session, .. }) = &mut current {
-                if let Some(transmit) = session.poll_transmit(now, out) {
+            while let Some(Turn { at, most }) = turn {
+                if frames < most
+                    && let Some(transmit) = sessions[at].session.poll_transmit(now, out)
+                {
+                    frames += 1;
                     return Some(transmit);
                 }
-                current = turn.next();
+                order.sent(frames, frames < most);
+                (turn, frames) = (order.next(), 0);
             }
             None
-        })?;
+        });
+        if turn.is_some() {
+            order.sent(frames, false);
+        }
+        order.end();
+        let sent = sent?;
         let mut has_left = false;
         for Served { session, .. } in &mut *sessions {
             while let Some(event) = session.poll_event() {

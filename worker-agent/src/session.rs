@@ -17,6 +17,8 @@ use crate::link::{Link, LinkError, open_link};
 use crate::report::{self as summary, micros};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
+#[cfg(feature = "dpdk")]
+use tally_endpoint::nic::Demand;
 use tally_endpoint::{Awaited, Event, Hint, Time, WorkerError};
 use tally_schema::agent::report::Losses;
 use tally_schema::agent::status::Slowest;
@@ -37,6 +39,15 @@ const RECEIVES_MAX: usize = 32;
 const GATHER_DIVISOR: u32 = 16;
 const GATHER_MIN: Duration = Duration::from_micros(60);
 const GATHER_MAX: Duration = Duration::from_micros(500);
+
+/// What a session has sent.
+#[cfg(feature = "dpdk")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) frames: usize,
+    /// The link has room for more.
+    pub(crate) has_room: bool,
+}
 
 /// A worker's session.
 pub struct Session {
@@ -130,32 +141,109 @@ impl Session {
         if matches!(self.state(), SessionState::Finished | SessionState::Failed) {
             return Ok(false);
         }
-        self.progress().inspect_err(|_| self.is_broken = true)
+        let progress = |it: &mut Self| {
+            let received = it.take_in()?;
+            let Self {
+                link,
+                session,
+                clock,
+                ..
+            } = it;
+            let now = clock.now();
+            let sent = link.send(&mut |out| session.poll_transmit(now, out))?;
+            Ok(it.events(now)? || received || sent > 0)
+        };
+        progress(self).inspect_err(|_| self.is_broken = true)
     }
 
-    fn progress(&mut self) -> Result<bool, AgentError> {
-        let now = self.clock.now();
-        let received = self.receive_all(now)?;
+    /// As [`turn`](Self::turn), but sends nothing: what it has to send waits for
+    /// [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn receive(&mut self) -> Result<bool, AgentError> {
+        if matches!(self.state(), SessionState::Finished | SessionState::Failed) {
+            return Ok(false);
+        }
+        let progress = |it: &mut Self| {
+            let received = it.take_in()?;
+            Ok(it.events(it.clock.now())? || received)
+        };
+        progress(self).inspect_err(|_| self.is_broken = true)
+    }
+
+    /// What it has to send now; `None`: nothing.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn demand(&self) -> Option<Demand> {
+        let is_over = matches!(self.state(), SessionState::Finished | SessionState::Failed);
+        (!is_over).then(|| self.session.demand(self.clock.now()))?
+    }
+
+    /// Sends up to `most` datagrams, as long as the link has room for more.
+    ///
+    /// # Errors
+    /// If the link is broken for good.
+    #[cfg(feature = "dpdk")]
+    pub(crate) fn send(&mut self, most: usize) -> Result<Sent, AgentError> {
         let Self {
             link,
             session,
             clock,
             ..
         } = self;
+        let now = clock.now();
+        let mut sent = Sent {
+            frames: 0,
+            has_room: true,
+        };
+        let mut is_dry = false;
+        while !is_dry && sent.frames < most {
+            let before = sent.frames;
+            let done = link.send(&mut |out| {
+                if sent.frames == most {
+                    return None;
+                }
+                let transmit = session.poll_transmit(now, out);
+                is_dry = transmit.is_none();
+                sent.frames += usize::from(!is_dry);
+                transmit
+            });
+            if let Err(error) = done {
+                self.is_broken = true;
+                return Err(error.into());
+            }
+            sent.has_room = link.has_room();
+            // Full; or the link cannot send for this session, and can for others.
+            if sent.frames == before {
+                break;
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Takes what has come, and keeps the timers.
+    fn take_in(&mut self) -> Result<bool, AgentError> {
+        let now = self.clock.now();
+        let received = self.receive_all(now)?;
+        let Self { link, session, .. } = self;
         link.pin(session.worker().switch_mac(now));
         if session.poll_timeout().is_some_and(|at| at <= now) {
             session.handle_timeout(now);
         }
-        let now = clock.now();
-        let sent = link.send(&mut |out| session.poll_transmit(now, out))?;
-        let mut busy = received > 0 || sent > 0;
+        Ok(received > 0)
+    }
+
+    /// Takes what has happened; whether there was something.
+    fn events(&mut self, now: Time) -> Result<bool, AgentError> {
+        let mut has_any = false;
         while let Some(event) = self.session.poll_event(now) {
-            busy = true;
+            has_any = true;
             if let Event::Failed(error) = event {
                 return Err(self.error(error));
             }
         }
-        Ok(busy)
+        Ok(has_any)
     }
 
     /// Takes all that has come, before the clock says what has not: a worker that was asleep finds

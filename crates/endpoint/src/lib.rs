@@ -8,6 +8,7 @@
 //!   leaves. What it contributes and what becomes of the results is behind the [`Gradients`] trait.
 //! * [`Ps`] finishes what the switch could not, for one job.
 //! * [`Profile`] measures a job at one worker, and says which of its fragments are how urgent.
+//! * [`nic`] orders the sessions that share a NIC.
 //! * [`stream`] is the order in which the fragments of a message in block fixed point are sent.
 //!
 //! # Polling order
@@ -28,6 +29,7 @@
 //! * Nothing is allocated per frame after start. [`Ps`] allocates payload buffers up to the highest
 //!   number in use at once, which is bounded (see there).
 
+pub mod nic;
 pub mod stream;
 
 mod control;

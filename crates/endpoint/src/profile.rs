@@ -68,6 +68,9 @@ pub struct Profile {
     step_ns: u64,
     computation: Activity,
     communication: Activity,
+    /// Fragments so far, and those of the steps that are over.
+    fragments: u64,
+    fragments_of_steps: u64,
 }
 
 /// Duration of an activity in a step.
@@ -129,6 +132,8 @@ impl Profile {
             step_ns: 0,
             computation: none,
             communication: none,
+            fragments: 0,
+            fragments_of_steps: 0,
         }
     }
 
@@ -159,7 +164,25 @@ impl Profile {
         self.communication.step_ended(now, is_first);
         self.step_ns = smooth(self.step_ns, now.since(self.step_began), is_first);
         self.step_began = now;
+        self.fragments_of_steps = self.fragments;
         self.steps += 1;
+    }
+
+    /// That number of fragments more is submitted, in the current step.
+    pub const fn submits(&mut self, fragments: u64) {
+        self.fragments += fragments;
+    }
+
+    /// Fragments of the whole job; `None` where the number of steps is unknown. As long as no step
+    /// is over, it is a lower bound: the first step may have more.
+    #[must_use]
+    pub fn fragments_total(&self) -> Option<u64> {
+        let total = self.steps_total?;
+        let all = match self.steps {
+            0 => u128::from(self.fragments) * u128::from(total),
+            steps => u128::from(self.fragments_of_steps) * u128::from(total) / u128::from(steps),
+        };
+        Some(u64::try_from(all).unwrap_or(u64::MAX))
     }
 
     /// The priority of fragments of layer `layer` of `layers`, counted from the one that the

@@ -11,6 +11,7 @@
 //! of one payload for each worker while f32 fragments wait for their turn. Each of several servers
 //! needs its share of that (P-6).
 
+mod demand;
 mod interface;
 mod table;
 mod timeout;

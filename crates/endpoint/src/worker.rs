@@ -8,6 +8,7 @@
 
 mod awaiting;
 mod congestion;
+mod demand;
 mod flight;
 mod interface;
 mod membership;
@@ -85,6 +86,8 @@ pub struct Worker {
     submissions: VecDeque<Submission>,
     /// One past the last fragment that was submitted.
     end: u64,
+    /// Fragments of the whole job, if known.
+    total: Option<u64>,
     /// No more will be submitted.
     finishing: bool,
     /// All that was submitted has been delivered, and said so.
@@ -138,6 +141,7 @@ impl Worker {
             flight: Flight::default(),
             submissions: VecDeque::with_capacity(8),
             end: config.first_fragment,
+            total: None,
             finishing: false,
             delivered: true,
             asked: VecDeque::with_capacity(usize::from(config.window)),
@@ -515,14 +519,10 @@ impl Worker {
         out: &mut [u8],
         io: &mut impl Gradients,
     ) -> Option<Transmit> {
-        let seq = self.window.next();
-        let width = u64::from(self.config.window);
-        let worth = self.flight.limit(width, self.window.rtt().median());
-        let limit = self.congestion.limit().min(worth);
-        let open = self.window.unfinished() < limit && self.window.may_send();
-        if seq == self.end || !open {
+        if !self.is_open() {
             return None;
         }
+        let seq = self.window.next();
         let element = match io.contribute(seq, self.payload(out)) {
             Contribution::Ready(element) => element,
             Contribution::NotReady => return None,
@@ -534,7 +534,7 @@ impl Worker {
         while self.submissions.front().is_some_and(|s| s.end <= seq) {
             self.submissions.pop_front();
         }
-        let priority = self.submissions.front().map_or(0, |s| s.priority);
+        let priority = self.priority_of(seq);
         self.window.sent_new(now, element, priority);
         self.stats.fragments += 1;
         Some(self.emit_data(out, seq, element, priority, Flags::NONE))

@@ -42,6 +42,7 @@ use crate::stream::Stream;
 use hdrhistogram::Histogram;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
+use tally_endpoint::nic::Demand;
 use tally_endpoint::{Ecn, Event, Members, Profile, Time, Transmit, Worker, WorkerConfig};
 use tally_wire::control::Shape;
 use tally_wire::{Key, UNIT_BYTES};
@@ -164,6 +165,10 @@ impl Session {
         let (least, most) = self.priorities.unwrap_or((priority, priority));
         self.priorities = Some((least.min(priority), most.max(priority)));
         let (ticket, fragments) = self.stream.push(now, collective, buffer);
+        if let Some(profile) = &mut self.profile {
+            profile.submits(fragments);
+            self.worker.expect(profile.fragments_total());
+        }
         self.worker.submit(now, fragments, priority);
         Ok(ticket)
     }
@@ -203,6 +208,12 @@ impl Session {
         self.worker.poll_transmit(now, out, &mut self.stream)
     }
 
+    /// What it has to send now, for the order of the sessions that share a NIC; `None`: nothing.
+    #[must_use]
+    pub fn demand(&self, now: Time) -> Option<Demand> {
+        self.worker.demand(now)
+    }
+
     /// What has happened. After a failure, [`take_mismatch`](Self::take_mismatch) says whether that
     /// was the reason.
     pub fn poll_event(&mut self, now: Time) -> Option<Event> {
@@ -213,6 +224,8 @@ impl Session {
                 self.epoch = Some(epoch.0);
                 self.state = SessionState::Running { epoch: epoch.0 };
                 let mut profile = Profile::new(now, self.steps);
+                profile.submits(self.stream.end());
+                self.worker.expect(profile.fragments_total());
                 let is_waiting = self.stream.waiting() > 0;
                 if is_waiting {
                     profile.communication_begins(now);

@@ -10,6 +10,7 @@ use crate::link::{Link, LinkConfig};
 use crate::ring::Member;
 use crate::switchml::Client;
 use std::time::Duration;
+use tally_endpoint::nic::NicOrder;
 use tally_endpoint::{Gradients, Ps, Worker};
 use tally_engine::PortId;
 use tally_wire::{JobId, Time};
@@ -68,6 +69,8 @@ pub struct Host {
     pub ahead: Duration,
     /// An event is on its way that asks them again.
     pub(crate) is_armed: bool,
+    /// Which of its sessions sends next when the NIC has room; none: each in its turn.
+    pub order: Option<NicOrder>,
     /// Until then its processes do not run, and what arrives waits: a straggler.
     pub asleep_until: Time,
     /// Frames that came for no session.
@@ -83,6 +86,7 @@ impl Host {
             sessions: Vec::new(),
             ahead,
             is_armed: false,
+            order: Some(NicOrder::default()),
             asleep_until: Time(0),
             unclaimed: 0,
         }

@@ -7,11 +7,13 @@
 //!
 //! [`models`] and [`training`] say what is computed and when it may be; [`feed`] what is summed,
 //! and checks it; [`scenario`] and `setup` what the network is; [`run`] has all of it happen;
-//! [`breakdown`] says where time went; [`sweep`] and [`summary`] make a comparison of many runs.
+//! `bound` says what no policy can beat, and [`breakdown`] where time went; [`sweep`] and
+//! [`summary`] make a comparison of many runs.
 //! [`leaf_spine`] compares ways to sum over leaves and a spine, and `ring` models rings of hosts.
 //! [`command`] is the command line, and [`scale`] another use of the same: very many workers at a
 //! time.
 
+mod bound;
 pub mod breakdown;
 pub mod command;
 pub mod feed;

@@ -20,6 +20,7 @@
 
 mod app;
 mod guests;
+mod serve;
 mod topology;
 
 pub use app::App;
@@ -31,19 +32,18 @@ use crate::ethernet;
 use crate::events::{Event, EventQueue};
 use crate::frame::{Frame, HEADERS_ROOM, Origin};
 use crate::host::{Data, Host, Kind, Session};
-use crate::link::Arrivals;
-use crate::port::{Outside, arrival, has_elements, wire_bytes};
+use crate::port::{Outside, arrival};
 use crate::ring;
 use crate::rng::Rng;
 use crate::switch::{Switch, SwitchConfig};
 use crate::trace::{Step, Trace};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use tally_endpoint::datagram_bytes;
 use tally_endpoint::{Event as WorkerEvent, Ps, PsConfig, PsEvent, Worker, WorkerConfig};
-use tally_endpoint::{Transmit, datagram_bytes};
 use tally_engine::{JobConfig, Member};
 use tally_kernels::Kernels;
-use tally_wire::frame::{UDP_END, emit_udp};
+use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::PARTIAL_HEADER_BYTES;
 use tally_wire::roce::ICRC_BYTES;
 use tally_wire::switchml::{HEADERS_BYTES as SWITCHML_BYTES, Size};
@@ -252,104 +252,6 @@ impl<D: Data> World<D> {
         if let Kind::Collectives(process) = &mut self.sessions[id.0 as usize].kind {
             act(self.now, process);
             self.serve(id);
-        }
-    }
-
-    /// Lets a session send what it has to, say what it has to, and be woken in time.
-    fn serve(&mut self, id: SessionId) {
-        let Self { now, .. } = *self;
-        let session = &mut self.sessions[id.0 as usize];
-        let host = &mut self.hosts[usize::from(session.address.host.0)];
-        if host.asleep_until > now {
-            return;
-        }
-        loop {
-            if !host.ahead.is_zero() && host.uplink.backlog(now) >= host.ahead {
-                if !host.is_armed {
-                    host.is_armed = true;
-                    // Half of it may leave first, so that this is not once a frame.
-                    let left = host.uplink.backlog(now) - host.ahead / 2;
-                    self.events.push(now.after(left), Event::HostIdle(host.id));
-                }
-                break;
-            }
-            let mut frame = Frame::empty(self.room, Origin::Host(host.id));
-            let bytes = frame.fill(self.room);
-            let room = &mut bytes[UDP_END..];
-            let sent = match &mut session.kind {
-                Kind::Worker(worker, data) => worker.poll_transmit(now, room, data),
-                Kind::Ps(ps) => ps.poll_transmit(now, room),
-                Kind::Collectives(process) => process.poll_transmit(now, room),
-                Kind::Switchml(_) | Kind::Ring(_) | Kind::Dead => None,
-            };
-            let len = match (sent, &mut session.kind) {
-                (Some(Transmit { len, port }), _) => {
-                    let addresses = session.address.to_switch(session.switch, port);
-                    emit_udp(bytes, &addresses, len);
-                    UDP_END + len
-                }
-                (None, Kind::Switchml(client)) => match client.poll_transmit(now, bytes) {
-                    Some(len) => len,
-                    None => break,
-                },
-                (None, Kind::Ring(member)) => match member.poll_transmit(now, bytes) {
-                    Some(len) => len,
-                    None => break,
-                },
-                _ => break,
-            };
-            frame.fill(len);
-            if let Some(trace) = &mut self.trace {
-                trace.frame(now, Step::Sent, Place::Host(host.id), &frame);
-            }
-            let bytes = wire_bytes(frame.bytes(), self.nominal_payload_bytes);
-            let arrivals = match host.uplink.take(now, bytes) {
-                Some(left) => {
-                    let has_elements = has_elements(frame.bytes());
-                    host.uplink.fly(left, has_elements, &mut self.rng)
-                }
-                None => Arrivals::default(),
-            };
-            let peer = host.peer();
-            if let Some(at) = arrivals.copy {
-                self.events.push(at, arrival(peer, frame.copied()));
-            }
-            if let Some(at) = arrivals.first {
-                self.events.push(at, arrival(peer, frame));
-            } else {
-                if let Some(trace) = &mut self.trace {
-                    trace.frame(now, Step::Lost, Place::Host(host.id), &frame);
-                }
-            }
-        }
-        let deadline = match &mut session.kind {
-            Kind::Worker(worker, data) => {
-                while let Some(event) = worker.poll_event() {
-                    self.news.push_back(News::Worker(id, event));
-                }
-                if data.has_news() {
-                    self.news.push_back(News::Data(id));
-                }
-                worker.poll_timeout()
-            }
-            Kind::Ps(ps) => {
-                while let Some(event) = ps.poll_event() {
-                    self.news.push_back(News::Ps(id, event));
-                }
-                ps.poll_timeout()
-            }
-            Kind::Collectives(process) => process.poll(now),
-            Kind::Switchml(client) => client.poll_timeout(),
-            Kind::Ring(member) => member.poll_timeout(),
-            Kind::Dead => None,
-        };
-        if let Some(at) = deadline
-            && session.wake_at.is_none_or(|wake| at < wake)
-        {
-            // A deadline that has passed and is still there is looked at again, a moment later.
-            let at = at.max(Time(now.0 + 1));
-            session.wake_at = Some(at);
-            self.events.push(at, Event::Wake(id));
         }
     }
 
@@ -637,19 +539,6 @@ impl<D: Data> World<D> {
             _ => {}
         }
         self.serve(id);
-    }
-
-    fn host_idle(&mut self, id: HostId) {
-        let at = usize::from(id.0);
-        self.hosts[at].is_armed = false;
-        let sessions = self.hosts[at].sessions.len();
-        if sessions > 1 {
-            // Not always the same one first.
-            self.hosts[at].sessions.rotate_left(1);
-        }
-        for n in 0..sessions {
-            self.serve(self.hosts[at].sessions[n]);
-        }
     }
 }
 

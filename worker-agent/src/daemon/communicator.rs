@@ -6,12 +6,16 @@ use super::failure::cause;
 use super::rank::InRegion;
 use super::status::words;
 use crate::error::AgentError;
+#[cfg(feature = "dpdk")]
+use crate::session::Sent;
 use crate::session::{
     Collective, Done, Parts, Refused, Session, SessionReport, SessionState, Ticket,
 };
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::Hint;
+#[cfg(feature = "dpdk")]
+use tally_endpoint::nic::Demand;
 use tally_local::{Awaited, Failure};
 use tally_wire::Key;
 
@@ -37,6 +41,15 @@ pub(super) trait Communicator {
     fn submit(&mut self, collective: Collective, parts: Vec<InRegion>) -> Result<Ticket, Refused>;
     /// Does what there is to do; says whether there was something.
     fn turn(&mut self) -> Result<bool, End>;
+    /// As `turn`, but sends nothing.
+    #[cfg(feature = "dpdk")]
+    fn receive(&mut self) -> Result<bool, End>;
+    /// What it has to send now over a link that others share; `None`: nothing.
+    #[cfg(feature = "dpdk")]
+    fn demand(&self) -> Option<Demand>;
+    /// Sends up to `most` datagrams.
+    #[cfg(feature = "dpdk")]
+    fn send(&mut self, most: usize) -> Result<Sent, End>;
     /// Waits until there may be something to do, for `most` at the longest, or until `wake` can be
     /// read.
     fn wait_or(&mut self, most: Duration, wake: BorrowedFd<'_>) -> Result<(), End>;
@@ -77,6 +90,21 @@ impl Communicator for Session {
 
     fn turn(&mut self) -> Result<bool, End> {
         Self::turn(self).map_err(End::Failed)
+    }
+
+    #[cfg(feature = "dpdk")]
+    fn receive(&mut self) -> Result<bool, End> {
+        Self::receive(self).map_err(End::Failed)
+    }
+
+    #[cfg(feature = "dpdk")]
+    fn demand(&self) -> Option<Demand> {
+        Self::demand(self)
+    }
+
+    #[cfg(feature = "dpdk")]
+    fn send(&mut self, most: usize) -> Result<Sent, End> {
+        Self::send(self, most).map_err(End::Failed)
     }
 
     fn wait_or(&mut self, most: Duration, wake: BorrowedFd<'_>) -> Result<(), End> {

@@ -2,8 +2,9 @@
 //! thread that owns it.
 //!
 //! A round is a turn of each, and a turn is bounded: what it takes from the port for others waits
-//! in their inboxes, which are bounded as well. When a round had nothing to do, the thread waits
-//! for the port, or for any of the processes. Sockets are watched together, so that a process that
+//! in their inboxes, which are bounded as well. Then they send, in the order of [`NicOrder`], until
+//! the port is full. When a round had nothing to do, the thread waits for the port, or for any of
+//! the processes. Sockets are watched together, so that a process that
 //! computes costs nothing but its turn.
 //!
 //! A `net_memif` device that has no peer, or lost it, is reopened while processes are there, so
@@ -17,7 +18,9 @@
 
 use super::rank::PendingProcess;
 use super::server::{PortServer, WHO};
-use super::worker::{CommunicatorConfig, IDLE_MAX, LOOK_EVERY, Turn, Worker, crashed, watch};
+use super::worker::{
+    CommunicatorConfig, IDLE_MAX, LOOK_EVERY, Service, Turn as WorkerTurn, Worker, crashed, watch,
+};
 use crate::config::{AgentConfig, PsJob, Transport};
 use crate::error::AgentError;
 use crate::link::dpdk::{DpdkPort, Dropped};
@@ -27,6 +30,7 @@ use crate::link::udp::Group;
 use crate::link::{Link, LinkError};
 use crate::log::Log;
 use crate::ps::{self, Server};
+use crate::session::Sent;
 use crossbeam_channel::Receiver;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
@@ -35,6 +39,7 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tally_endpoint::nic::{NicOrder, Turn};
 
 /// Between two looks whether the device has lost its peer.
 const LOOK_AT_PORT_EVERY: Duration = Duration::from_millis(100);
@@ -85,6 +90,7 @@ pub(super) fn serve(
         server,
         sockets,
         workers: Vec::new(),
+        order: NicOrder::default(),
         is_lost: false,
         next_look: Instant::now(),
         dropped: Dropped::default(),
@@ -107,6 +113,8 @@ struct Crowd {
     /// All processes' sockets, by the places of their workers.
     sockets: Epoll,
     workers: Vec<Option<Member>>,
+    /// Which of them sends next.
+    order: NicOrder,
     /// Whether the device has been lost, as the log says.
     is_lost: bool,
     next_look: Instant,
@@ -132,7 +140,7 @@ impl Crowd {
         pending_processes: &Receiver<PendingProcess>,
         stop: &AtomicBool,
     ) -> Result<(), AgentError> {
-        let (mut is_busy, mut first) = (false, 0);
+        let mut is_busy = false;
         let (mut looked, mut looked_at_all) = (Instant::now(), Instant::now());
         loop {
             let now = Instant::now();
@@ -148,12 +156,18 @@ impl Crowd {
                 }
                 self.look(all)?;
             }
-            // The first worker finds the most room in the device.
-            first += 1;
-            let n = self.workers.len();
+            let are_several = self.workers.iter().flatten().nth(1).is_some();
+            let service = if are_several {
+                Service::Ordered
+            } else {
+                Service::Alone
+            };
             is_busy = false;
-            for at in (0..n).map(|i| (first + i) % n) {
-                is_busy |= self.turn(at, now);
+            for at in 0..self.workers.len() {
+                is_busy |= self.turn(at, now, service);
+            }
+            if service == Service::Ordered {
+                is_busy |= self.send_in_order(now);
             }
             is_busy |= self.serve_jobs()?;
             if is_busy {
@@ -312,21 +326,63 @@ impl Crowd {
 
     /// Whether it had something to do. A session that crashes takes no other with it: what they
     /// share is as it was between two calls, or holds frames that count as lost.
-    fn turn(&mut self, at: usize, now: Instant) -> bool {
+    fn turn(&mut self, at: usize, now: Instant, service: Service) -> bool {
         let Some(member) = &mut self.workers[at] else {
             return false;
         };
         let look = mem::take(&mut member.look);
-        match catch_unwind(AssertUnwindSafe(|| member.worker.turn(now, look))) {
-            Ok(Turn::Busy) => return true,
-            Ok(Turn::Idle) => return false,
-            Ok(Turn::Over) => {}
+        match catch_unwind(AssertUnwindSafe(|| member.worker.turn(now, look, service))) {
+            Ok(WorkerTurn::Busy) => return true,
+            Ok(WorkerTurn::Idle) => return false,
+            Ok(WorkerTurn::Over) => {}
             Err(_) => crashed(self.log, &member.name),
         }
+        self.remove(at);
+        true
+    }
+
+    /// Has workers send, until the port is full or none has anything to send. Whether one had.
+    fn send_in_order(&mut self, now: Instant) -> bool {
+        for (at, member) in self.workers.iter().enumerate() {
+            if let Some(demand) = member.as_ref().and_then(|it| it.worker.demand()) {
+                self.order.offer(at, demand);
+            }
+        }
+        let mut has_sent = false;
+        while let Some(Turn { at, most }) = self.order.next() {
+            let Sent { frames, has_room } = self.send(at, now, most);
+            has_sent |= frames > 0;
+            self.order.sent(frames, has_room && frames < most);
+            if !has_room {
+                break;
+            }
+        }
+        self.order.end();
+        has_sent
+    }
+
+    fn send(&mut self, at: usize, now: Instant, most: usize) -> Sent {
+        let nothing = Sent {
+            frames: 0,
+            has_room: true,
+        };
+        let Some(member) = &mut self.workers[at] else {
+            return nothing;
+        };
+        match catch_unwind(AssertUnwindSafe(|| member.worker.send(now, most))) {
+            Ok(Ok(sent)) => return sent,
+            Ok(Err(WorkerTurn::Busy | WorkerTurn::Idle)) => return nothing,
+            Ok(Err(WorkerTurn::Over)) => {}
+            Err(_) => crashed(self.log, &member.name),
+        }
+        self.remove(at);
+        nothing
+    }
+
+    fn remove(&mut self, at: usize) {
         let over = self.workers[at].take();
         if catch_unwind(AssertUnwindSafe(|| drop(over))).is_err() {
             self.log.error("a session crashed once more in its end");
         }
-        true
     }
 }

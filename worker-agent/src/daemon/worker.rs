@@ -21,6 +21,8 @@ use super::status::count;
 use crate::config::{AgentRing, SwitchAddress};
 use crate::link::{Link, LinkError};
 use crate::log::Level;
+#[cfg(feature = "dpdk")]
+use crate::session::Sent;
 use crate::session::{CollectiveKind, Refused, Session, SessionReport, SessionState, Ticket};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::HashMap;
@@ -28,6 +30,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tally_endpoint::Hint;
+#[cfg(feature = "dpdk")]
+use tally_endpoint::nic::Demand;
 use tally_local::{Awaited, Class, Failure, Request};
 use tally_schema::agent::status::ranks_text;
 pub(super) use thread::Mailbox;
@@ -60,6 +64,26 @@ pub(super) enum Turn {
     Idle,
     /// There will not be anything any more.
     Over,
+}
+
+/// What a turn does with what there is to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    /// It sends: its link is its own.
+    Alone,
+    /// It leaves it to [`Worker::send`]: others share its link, and there is an order.
+    #[cfg(feature = "dpdk")]
+    Ordered,
+}
+
+impl Service {
+    fn turn(self, communicator: &mut dyn Communicator) -> Result<bool, End> {
+        match self {
+            Self::Alone => communicator.turn(),
+            #[cfg(feature = "dpdk")]
+            Self::Ordered => communicator.receive(),
+        }
+    }
 }
 
 /// What a worker's communicator is opened from.
@@ -158,8 +182,9 @@ impl Worker {
         *place = Some(rank);
     }
 
-    /// Does what there is to do, with a look at the processes' sockets or without.
-    pub(super) fn turn(&mut self, now: Instant, look: bool) -> Turn {
+    /// Does what there is to do, with a look at the processes' sockets or without. What it has to
+    /// send leaves as well, or waits for `send`.
+    pub(super) fn turn(&mut self, now: Instant, look: bool, service: Service) -> Turn {
         if let Some(deadline) = self.leave_by {
             let Some(communicator) = &mut self.communicator else {
                 return Turn::Over;
@@ -167,17 +192,35 @@ impl Worker {
             if now >= deadline || communicator.is_finished() {
                 return Turn::Over;
             }
-            return match communicator.turn() {
+            return match service.turn(&mut **communicator) {
                 Ok(true) => Turn::Busy,
                 Ok(false) => Turn::Idle,
                 Err(_) => Turn::Over,
             };
         }
-        match self.progress(now, look) {
+        match self.progress(now, look, service) {
             Ok(true) => Turn::Busy,
             Ok(false) => Turn::Idle,
             Err(end) => self.end(now, end),
         }
+    }
+
+    /// What it has to send now over the port that it shares; `None`: nothing.
+    #[cfg(feature = "dpdk")]
+    pub(super) fn demand(&self) -> Option<Demand> {
+        self.communicator.as_ref()?.demand()
+    }
+
+    /// Sends up to `most` datagrams, as long as the port has room.
+    #[cfg(feature = "dpdk")]
+    pub(super) fn send(&mut self, now: Instant, most: usize) -> Result<Sent, Turn> {
+        let Some(communicator) = &mut self.communicator else {
+            return Err(Turn::Idle);
+        };
+        communicator.send(most).map_err(|end| match self.leave_by {
+            Some(_) => Turn::Over,
+            None => self.end(now, end),
+        })
     }
 
     /// How long there is nothing to do on account of time.
@@ -203,7 +246,7 @@ impl Worker {
     }
 
     /// Whether there was something to do.
-    fn progress(&mut self, now: Instant, look: bool) -> Result<bool, End> {
+    fn progress(&mut self, now: Instant, look: bool, service: Service) -> Result<bool, End> {
         if self.task.stop.load(Ordering::Relaxed) {
             return Err(End::Stopped);
         }
@@ -217,7 +260,7 @@ impl Worker {
         let Some(communicator) = &mut self.communicator else {
             return Ok(is_busy);
         };
-        is_busy |= communicator.turn()?;
+        is_busy |= service.turn(&mut **communicator)?;
         while let Some(done) = communicator.done() {
             // Nothing of ours is in their memory any more when the processes hear of it.
             drop(done.buffer);

@@ -53,6 +53,9 @@ pub use inboxes::Dropped;
 const BURST: usize = 32;
 /// Bursts taken from the device for one who receives, if all of it is for others.
 const BURSTS_MAX: usize = 32;
+/// Transmit queue of the device, where it can be so short: the order of sessions ends where it
+/// begins ([`tally_endpoint::nic`]). 6 µs at 100 Gbit/s and 1 KiB.
+const TX_FRAMES: u16 = 64;
 /// Buffers: both rings full, the inboxes, and some in our hands.
 const FRAMES: u32 = 4095;
 const CACHE_FRAMES: u32 = 128;
@@ -178,6 +181,7 @@ impl DpdkPort {
             name: device.to_owned(),
             config: PortConfig {
                 mtu: (mtu > MTU_DEFAULT).then_some(mtu as u16),
+                tx_descriptors: TX_FRAMES,
                 ..PortConfig::default()
             },
         })
@@ -436,6 +440,10 @@ impl Link for DpdkLink {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError> {
         self.shared.borrow_mut().wait(timeout, wake)
+    }
+
+    fn has_room(&self) -> bool {
+        self.shared.borrow().leaving.len() < BURST
     }
 
     fn pin(&mut self, switch_mac: Option<Mac>) {

@@ -188,6 +188,10 @@ impl<L: Link> Link for Lossy<L> {
         self.inner.wait(timeout, gather, wake)
     }
 
+    fn has_room(&self) -> bool {
+        self.inner.has_room()
+    }
+
     fn pin(&mut self, switch_mac: Option<Mac>) {
         self.inner.pin(switch_mac);
     }

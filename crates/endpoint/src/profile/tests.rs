@@ -136,6 +136,23 @@ fn measurements_follow_a_change_within_some_steps() {
     assert!((now - (17 - 12)).abs() <= 2, "{now}");
 }
 
+#[test]
+fn the_job_has_as_many_fragments_as_its_steps_so_far_extrapolate_to() {
+    let mut p = Profile::new(Time(0), Some(10));
+    assert_eq!(p.fragments_total(), Some(0));
+    p.submits(30);
+    assert_eq!(p.fragments_total(), Some(300), "at least");
+    p.submits(70);
+    p.step_ended(Time(1));
+    assert_eq!(p.fragments_total(), Some(1000));
+    // A step that is not over does not count.
+    p.submits(140);
+    assert_eq!(p.fragments_total(), Some(1000));
+    p.step_ended(Time(2));
+    assert_eq!(p.fragments_total(), Some(1200));
+    assert_eq!(Profile::new(Time(0), None).fragments_total(), None);
+}
+
 proptest! {
     #[test]
     fn rises_and_falls_with_each_argument(
@@ -151,6 +168,8 @@ proptest! {
             step_ns: step,
             computation: Activity { mean_ns: compute, ..Activity::default() },
             communication: Activity { mean_ns: communicate, ..Activity::default() },
+            fragments: 0,
+            fragments_of_steps: 0,
         };
         let base = p.priority(layer, layers);
         let change = |f: fn(&mut Profile, u64)| {

@@ -297,6 +297,20 @@ impl Window {
         self.unfinished += 1;
     }
 
+    /// Whether a fragment waits to be probed or retransmitted; it may have its result meanwhile.
+    pub(crate) fn has_retransmits(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Whether the first that waits is to be probed.
+    pub(crate) fn has_probes(&self) -> bool {
+        let first = self.queue.front().filter(|seq| **seq >= self.base);
+        first.is_some_and(|&seq| match self.entries[self.slot(seq)].state {
+            State::Queued(cause) => cause != Cause::Nack,
+            State::InFlight | State::Done => false,
+        })
+    }
+
     /// The next fragment to probe or retransmit; [`retransmitted`](Self::retransmitted) must
     /// follow.
     pub(crate) fn pop_retransmit(&mut self) -> Option<Retransmit> {

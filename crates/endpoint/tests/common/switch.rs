@@ -114,6 +114,8 @@ struct Held {
 }
 
 pub struct Switch {
+    pub job: JobId,
+    pub key: Key,
     pub epoch: u16,
     /// Salt of the epoch.
     pub salt: u64,
@@ -147,6 +149,8 @@ type Out = Vec<(u8, Vec<u8>)>;
 impl Switch {
     pub fn new(workers: u8, habits: Habits) -> Self {
         Self {
+            job: JOB,
+            key: key(),
             epoch: 0,
             salt: 0,
             state: State::Waiting,
@@ -167,11 +171,19 @@ impl Switch {
         }
     }
 
+    /// Takes it that a PS is there, once the job has an epoch.
+    pub fn seat_ps(&mut self) {
+        if self.epoch != 0 {
+            self.members.entry(255).or_insert(1);
+        }
+    }
+
     /// Forgets everything, as after a crash.
     pub fn restart(&mut self) {
         let challenge = self.challenge + 100;
-        let (strict, mac) = (self.strict, self.mac);
+        let (job, key, strict, mac) = (self.job, self.key.clone(), self.strict, self.mac);
         *self = Self::new(self.workers, self.habits);
+        (self.job, self.key) = (job, key);
         (self.challenge, self.strict, self.mac) = (challenge, strict, mac);
     }
 
@@ -181,7 +193,7 @@ impl Switch {
             flags: Flags::NONE,
             priority: 0,
             element: Element::None,
-            job: JOB,
+            job: self.job,
             epoch: Epoch(self.epoch),
             fragment: FragmentId(fragment),
             rank: Rank::SWITCH,
@@ -215,7 +227,9 @@ impl Switch {
     }
 
     fn seal(&self, header: Header) -> Header {
-        let secret = key().epoch_secret(JOB, Epoch(self.epoch), self.salt);
+        let secret = self
+            .key
+            .epoch_secret(self.job, Epoch(self.epoch), self.salt);
         secret.seal(header)
     }
 
@@ -240,7 +254,7 @@ impl Switch {
         }
         .emit(&mut out);
         fill(&mut out);
-        key().seal(&mut out);
+        self.key.seal(&mut out);
         out
     }
 
@@ -258,7 +272,7 @@ impl Switch {
             joined: joined.fold(0, |bits, r| bits | 1 << r),
             left: self.left,
             missing_ps: (!self.members.contains_key(&255)).then_some(self.part),
-            group: tally_wire::frame::group_of(JOB),
+            group: tally_wire::frame::group_of(self.job),
             behind: self.behind().filter(|_| member != 255),
             mac: self.mac,
             salt: self.salt,
@@ -333,13 +347,13 @@ impl Switch {
             header = header.received_with(Ecn::Ce);
         }
         let (from, n) = (header.rank.0, header.fragment.0);
-        assert_eq!(header.job, JOB);
+        assert_eq!(header.job, self.job);
         if header.kind == Kind::Join {
-            assert!(key().verify(datagram));
+            assert!(self.key.verify(datagram));
             return self.join(&header, Join::parse(datagram).unwrap());
         }
         if header.kind == Kind::Leave {
-            assert!(key().verify(datagram));
+            assert!(self.key.verify(datagram));
             return self.leave(from, Leave::parse(datagram).unwrap());
         }
         let known = header.kind == Kind::Nack || self.members.contains_key(&from);
@@ -347,7 +361,7 @@ impl Switch {
         {
             return Vec::new();
         }
-        let secret = key().epoch_secret(JOB, header.epoch, self.salt);
+        let secret = self.key.epoch_secret(self.job, header.epoch, self.salt);
         assert!(secret.verifies(&header), "{header:?}");
         let payload = &datagram[HEADER_BYTES..];
         match header.kind {

@@ -1,9 +1,9 @@
 //! The command line of `tally-sim jct`.
 
 use super::leaf_spine::{self, OfScheme};
-use super::run::{Outcome, run};
+use super::run::Outcome;
 use super::summary::{OfPoint, table, targets};
-use super::sweep::{Measured, POLICIES, Point, all, quick, sweep};
+use super::sweep::{CONTENDERS, Contender, Measured, Point, all, quick, sweep};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fs;
@@ -51,7 +51,7 @@ pub struct Args {
     scale: Option<u64>,
 
     /// Slots that a fragment may be in, for all policies: 1, 2, 4 or 8. Unless given, the switch's
-    /// default of each policy: esa 8, the others 1 as in their papers.
+    /// default of each policy: esa 8, the others 1 as in their papers; and esa-1 and fcfs-8.
     #[arg(long)]
     ways: Option<u32>,
 
@@ -103,15 +103,11 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         None => (1..=args.seeds.max(1)).collect(),
     };
     let points = chosen(args, scale)?;
-    let policies = if args.policies.is_empty() {
-        POLICIES.to_vec()
-    } else {
-        args.policies.clone()
-    };
+    let contenders = contenders(args);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.unwrap_or(cores);
     if args.explain {
-        return explain(&points, &policies, &seeds);
+        return explain(&points, &contenders, &seeds);
     }
     let told = |point: &Point, outcome: &Outcome| {
         if !args.quick {
@@ -128,8 +124,8 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
     let (fabric, points): (Vec<_>, Vec<_>) = points
         .into_iter()
         .partition(|p| p.scenario.fabric.is_some());
-    let measured = sweep(points, &policies, &seeds, threads, &told)?;
-    let schemes = sweep(fabric, of_fabric(&policies), &seeds, threads, &told)?;
+    let measured = sweep(points, &contenders, &seeds, threads, &told)?;
+    let schemes = sweep(fabric, of_fabric(&contenders), &seeds, threads, &told)?;
     let runs = |all: &[Measured]| {
         all.iter()
             .flat_map(|m| &m.outcomes)
@@ -200,25 +196,36 @@ fn chosen(args: &Args, scale: u64) -> Result<Vec<Point>> {
     Ok(points)
 }
 
+/// What is compared: one width of each policy if `--ways` gives the width, or for a quick run.
+fn contenders(args: &Args) -> Vec<Contender> {
+    let one_each = args.quick || args.ways.is_some();
+    let is_chosen = |it: &Contender| {
+        (args.policies.is_empty() || args.policies.contains(&it.policy))
+            && !(one_each && it.ways.is_some())
+    };
+    CONTENDERS.into_iter().filter(is_chosen).collect()
+}
+
 /// The policy of switches in a fabric: one is enough, since schemes are compared there.
-fn of_fabric(policies: &[PolicyName]) -> &[PolicyName] {
-    &policies[..policies.len().min(1)]
+fn of_fabric(contenders: &[Contender]) -> &[Contender] {
+    &contenders[..contenders.len().min(1)]
 }
 
 /// Prints what each run did, one after another.
-fn explain(points: &[Point], policies: &[PolicyName], seeds: &[u64]) -> Result<ExitCode> {
+fn explain(points: &[Point], contenders: &[Contender], seeds: &[u64]) -> Result<ExitCode> {
     for point in points {
-        let policies = match point.scenario.fabric {
-            Some(_) => of_fabric(policies),
-            None => policies,
+        let contenders = match point.scenario.fabric {
+            Some(_) => of_fabric(contenders),
+            None => contenders,
         };
-        for &policy in policies {
+        for contender in contenders {
             for &seed in seeds {
-                let outcome = run(&point.scenario, policy, seed)?;
+                let outcome = contender.run(&point.scenario, seed)?;
                 let written = writeln!(
                     io::stdout(),
-                    "{} {policy} seed {seed}: mean completion time {:.3} ms; {} events in {:.1} s\n{}",
+                    "{} {} seed {seed}: mean completion time {:.3} ms; {} events in {:.1} s\n{}",
                     point.name,
+                    contender.name,
                     outcome.jct_ms(),
                     outcome.events,
                     outcome.wall_s,
@@ -234,7 +241,9 @@ fn explain(points: &[Point], policies: &[PolicyName], seeds: &[u64]) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-const COLOURS: [&str; 4] = ["#c0392b", "#2471a3", "#1e8449", "#7d6608"];
+const COLOURS: [&str; 6] = [
+    "#c0392b", "#e59866", "#2471a3", "#7fb3d5", "#1e8449", "#7d6608",
+];
 const AXES: [(&str, &str); 4] = [
     ("slots", "slots of the pool (1 KiB each)"),
     ("jobs", "jobs"),
@@ -256,12 +265,12 @@ fn plots(points: &[OfPoint], out: &Path) -> Result<()> {
         if at.len() < 2 {
             continue;
         }
-        let lines = POLICIES.iter().zip(COLOURS).map(|(&policy, colour)| Line {
-            name: policy.to_string(),
+        let lines = CONTENDERS.iter().zip(COLOURS).map(|(it, colour)| Line {
+            name: it.name.to_owned(),
             colour,
             values: at
                 .iter()
-                .map(|p| p.policy(policy).map(|p| p.jct_ms))
+                .map(|p| p.named(it.name).map(|p| p.jct_ms))
                 .map(|s| s.map(|s| (s.median, s.min, s.max)))
                 .collect(),
         });

@@ -51,6 +51,10 @@ pub fn points(scale: u64) -> Vec<Point> {
             window: 256,
             scale: scale * SMALLER,
             iterations: 5,
+            unknown_lengths: false,
+            shared_nic: None,
+            colocated_ps: false,
+            stalls: None,
             fabric: Some(LeafSpine {
                 leaves: LEAVES,
                 uplink_gbit_per_s: uplink,

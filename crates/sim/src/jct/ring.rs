@@ -210,6 +210,10 @@ mod tests {
             window: 256,
             scale: 128,
             iterations: 5,
+            unknown_lengths: false,
+            shared_nic: None,
+            colocated_ps: false,
+            stalls: None,
             fabric: Some(LeafSpine {
                 leaves: 4,
                 uplink_gbit_per_s: 400,

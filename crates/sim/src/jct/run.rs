@@ -9,11 +9,15 @@ use super::feed::Feed;
 use super::models::Plan;
 use super::ring;
 pub use super::scenario::Scenario;
-use super::scenario::{Draws, FRAGMENT_BYTES, FRAME_BYTES, GBIT_PER_S, LeafSpine, Scheme, job_id};
+use super::scenario::job_id;
+use super::scenario::{
+    Draws, FRAGMENT_BYTES, FRAME_BYTES, GBIT_PER_S, LeafSpine, NicService, Scheme, Stalls,
+};
 use super::setup::{DELAY, Sites, UNITS};
 use super::training::{Next, Then, Training};
-use crate::address::{Address, Node, SessionId};
+use crate::address::{Address, HostId, Node, SessionId, SwitchId};
 use crate::link::LinkConfig;
+use crate::rng::Rng;
 use crate::world::{App, World};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
@@ -28,6 +32,8 @@ use tally_wire::{Key, Time};
 const AHEAD: Duration = Duration::from_micros(1);
 /// The UDP port of every session.
 const UDP_PORT: u16 = 40_000;
+/// The UDP port of the first PS at a worker's host.
+const PS_PORT: u16 = 50_000;
 /// How long JOIN and all that may take, and then the training, in simulated time.
 const LIMIT: Duration = Duration::from_secs(100);
 /// How often the breakdown looks at every worker.
@@ -101,6 +107,8 @@ impl Outcome {
 enum Alarm {
     Start(usize),
     Computed(usize),
+    /// A host's processes stop for a while.
+    Stall(usize),
     Sample,
 }
 
@@ -110,6 +118,7 @@ impl Alarm {
             Self::Start(job) => (job as u64) << 2,
             Self::Computed(worker) => (worker as u64) << 2 | 1,
             Self::Sample => 2,
+            Self::Stall(host) => (host as u64) << 2 | 3,
         }
     }
 
@@ -118,6 +127,7 @@ impl Alarm {
         match token & 3 {
             0 => Self::Start(n),
             1 => Self::Computed(n),
+            3 => Self::Stall(n),
             _ => Self::Sample,
         }
     }
@@ -165,6 +175,11 @@ struct Run {
     /// The member of a session; workers have the first sessions.
     offsets: Vec<Duration>,
     iterations: u32,
+    unknown_lengths: bool,
+    stalls: Option<Stalls>,
+    /// Hosts of workers: the first ones.
+    workers_hosts: usize,
+    rng: Rng,
     running: usize,
     left: usize,
     failure: Option<String>,
@@ -192,13 +207,16 @@ impl Run {
                 if member.unfinished == 0 {
                     profile.communication_begins(now);
                 }
+                profile.submits(fragments);
                 profile.priority(layer, plan.layers.len() as u32)
             });
+            let total = member.profile.as_ref().and_then(Profile::fragments_total);
             member.unfinished += 1;
             member.submitted += fragments;
             self.samples.priority(member.job, layer, priority);
             world.with_worker(member.session, |now, worker, feed| {
                 feed.submit(layer, fragments);
+                worker.expect(total);
                 worker.submit(now, fragments, priority);
             });
         }
@@ -236,6 +254,25 @@ impl Run {
         world.stop();
     }
 
+    /// Has a host stall some time after `after`.
+    fn plan_stall(&mut self, world: &mut World<Feed>, host: usize, after: Duration) {
+        if let Some(stalls) = self.stalls {
+            let wait = self.rng.below(2000 * u64::from(stalls.every_us));
+            let at = world.now.after(after + Duration::from_nanos(wait));
+            world.alarm(at, Alarm::Stall(host).token());
+        }
+    }
+
+    fn stall(&mut self, world: &mut World<Feed>, host: usize) {
+        let are_running = self.jobs.iter().any(|job| job.ends.is_none());
+        let Some(stalls) = self.stalls.filter(|_| are_running) else {
+            return;
+        };
+        let time = Duration::from_nanos(self.rng.below(2000 * u64::from(stalls.mean_us)));
+        world.put_to_sleep(HostId(host as u16), world.now.after(time));
+        self.plan_stall(world, host, time);
+    }
+
     fn ps_bytes(&self, world: &World<Feed>, job: usize) -> u64 {
         let host = world.session(self.jobs[job].ps).address.host;
         world.downlink(host).stats.wire_bytes
@@ -257,6 +294,9 @@ impl App<Feed> for Run {
                         world.alarm(starts, Alarm::Start(job).token());
                     }
                     world.alarm(world.now, Alarm::Sample.token());
+                    for host in 0..self.workers_hosts {
+                        self.plan_stall(world, host, Duration::ZERO);
+                    }
                 }
             }
             Event::Delivered => {}
@@ -319,7 +359,9 @@ impl App<Feed> for Run {
                 let now = world.now;
                 for at in self.jobs[job].members.clone() {
                     let member = &mut self.members[at];
-                    let mut profile = Profile::new(now, Some(u64::from(self.iterations)));
+                    let iterations = u64::from(self.iterations);
+                    let known = Some(iterations).filter(|_| !self.unknown_lengths);
+                    let mut profile = Profile::new(now, known);
                     profile.compute_begins(now);
                     member.profile = Some(profile);
                     let next = member.training.begin();
@@ -330,6 +372,7 @@ impl App<Feed> for Run {
                 let next = self.members[at].training.computed();
                 self.act(world, at, next);
             }
+            Alarm::Stall(host) => self.stall(world, host),
             Alarm::Sample => {
                 self.samples.look_at_pools(&world.switches);
                 for member in &self.members {
@@ -498,6 +541,72 @@ fn run_rings(
     })
 }
 
+/// Where the sessions of a run are.
+struct Hosts {
+    /// Of workers, job by job.
+    workers: Vec<Address>,
+    /// Of parameter servers, with their switches: job by job, and node by node.
+    servers: Vec<(SwitchId, Address)>,
+    /// Number of the hosts that have workers: they are the first ones.
+    of_workers: usize,
+}
+
+impl Hosts {
+    fn connect(scenario: &Scenario, world: &mut World<Feed>, sites: &Sites) -> Self {
+        let link = LinkConfig::new(GBIT_PER_S, DELAY);
+        let address = |world: &mut World<Feed>, at: Node| Address {
+            host: world.add_host(at, link, link, AHEAD),
+            udp_port: UDP_PORT,
+        };
+        // All cables first: the order of hosts is that of sessions.
+        let mut hosts: Vec<Address> = Vec::new();
+        for job in 0..scenario.jobs {
+            let workers = scenario.workers(job);
+            for rank in 0..workers {
+                let first = hosts.get(usize::from(rank));
+                let address = match first.filter(|_| scenario.shared_nic.is_some()) {
+                    Some(&Address { host, .. }) => Address {
+                        host,
+                        udp_port: UDP_PORT + job as u16,
+                    },
+                    None => address(world, sites.of_worker(rank, workers).0),
+                };
+                let host = &mut world.hosts[usize::from(address.host.0)];
+                if scenario.shared_nic == Some(NicService::RoundRobin) {
+                    host.order = None;
+                }
+                let at = host.at;
+                sites.join_group(world, at, job_id(job));
+                hosts.push(address);
+            }
+        }
+        let of_workers = world.hosts.len();
+        let mut ps_hosts = Vec::new();
+        let mut of_job = 0;
+        for job in 0..scenario.jobs {
+            let workers = usize::from(scenario.workers(job));
+            let host = hosts[of_job + job % workers].host;
+            of_job += workers;
+            let nodes = sites.nodes.iter();
+            ps_hosts.extend(nodes.map(|&at| {
+                let ps = match scenario.colocated_ps {
+                    true => Address {
+                        host,
+                        udp_port: PS_PORT + job as u16,
+                    },
+                    false => address(world, at.into()),
+                };
+                (at, ps)
+            }));
+        }
+        Self {
+            workers: hosts,
+            servers: ps_hosts,
+            of_workers,
+        }
+    }
+}
+
 fn start(
     scenario: &Scenario,
     keys: &[Key],
@@ -505,32 +614,12 @@ fn start(
     sites: &Sites,
     draws: Draws,
 ) -> Run {
-    let link = LinkConfig::new(GBIT_PER_S, DELAY);
-    let address = |world: &mut World<Feed>, at: Node| Address {
-        host: world.add_host(at, link, link, AHEAD),
-        udp_port: UDP_PORT,
-    };
     let mut rng = draws.rng;
-    // All cables first: the order of hosts is that of sessions.
-    let mut hosts = Vec::new();
-    for job in 0..scenario.jobs {
-        let workers = scenario.workers(job);
-        for rank in 0..workers {
-            let address = address(world, sites.of_worker(rank, workers).0);
-            let at = world.hosts[usize::from(address.host.0)].at;
-            sites.join_group(world, at, job_id(job));
-            hosts.push(address);
-        }
-    }
-    let mut ps_hosts = Vec::new();
-    for _ in 0..scenario.jobs {
-        ps_hosts.extend(
-            sites
-                .nodes
-                .iter()
-                .map(|&at| (at, address(world, at.into()))),
-        );
-    }
+    let Hosts {
+        workers: hosts,
+        servers: ps_hosts,
+        of_workers,
+    } = Hosts::connect(scenario, world, sites);
     let ids: Vec<_> = (0..scenario.jobs).map(job_id).collect();
     sites.introduce(world, &ids);
     let (mut jobs, mut members) = (Vec::new(), Vec::new());
@@ -586,6 +675,10 @@ fn start(
         members,
         offsets: draws.offsets,
         iterations: scenario.iterations,
+        unknown_lengths: scenario.unknown_lengths,
+        stalls: scenario.stalls,
+        workers_hosts: of_workers,
+        rng: rng.fork(),
         running: 0,
         left: 0,
         failure: None,

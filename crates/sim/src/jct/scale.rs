@@ -85,6 +85,10 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         window: 256,
         scale: 8,
         iterations: args.iterations,
+        unknown_lengths: false,
+        shared_nic: None,
+        colocated_ps: false,
+        stalls: None,
         fabric: None,
     };
     let outcome = run(&scenario, PolicyName::Esa, args.seed)?;

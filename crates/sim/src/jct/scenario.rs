@@ -39,9 +39,26 @@ pub struct Scenario {
     pub scale: u64,
     /// Iterations of each job.
     pub iterations: u32,
+    /// Workers do not know the number of iterations.
+    #[serde(skip_serializing_if = "is_false")]
+    pub unknown_lengths: bool,
+    /// Worker `r` of all jobs is at host `r`, and they share its NIC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_nic: Option<NicService>,
+    /// The PS of a job is at a host of one of its workers.
+    #[serde(skip_serializing_if = "is_false")]
+    pub colocated_ps: bool,
+    /// Hosts that stall.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stalls: Option<Stalls>,
     /// Leaves and a spine in place of one switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fabric: Option<LeafSpine>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(it: &bool) -> bool {
+    !*it
 }
 
 fn names<S: serde::Serializer>(mix: &[Model], serializer: S) -> Result<S::Ok, S::Error> {
@@ -60,9 +77,40 @@ impl Scenario {
         self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
     }
 
+    /// Payload that the switch has room for, in KiB: its slots, and a ring of two windows of
+    /// results for each job.
+    pub(super) fn memory_kib(&self, policy: PolicyName) -> u64 {
+        let slots = match policy {
+            PolicyName::None => 0,
+            _ => u64::from(self.slots),
+        };
+        let results = self.jobs as u64 * 2 * u64::from(self.served_window(policy));
+        (slots + results) * FRAGMENT_BYTES / 1024
+    }
+
     pub(super) fn workers(&self, job: usize) -> u8 {
         self.workers[job % self.workers.len()]
     }
+}
+
+/// Times in which a host's processes do not run and what arrives waits: each is drawn evenly
+/// between 0 and twice its mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Stalls {
+    /// Mean of a stall.
+    pub mean_us: u32,
+    /// Mean between two.
+    pub every_us: u32,
+}
+
+/// How the sessions of a host share its NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NicService {
+    /// Each in its turn.
+    RoundRobin,
+    /// In the agent's order, [`NicOrder`](tally_endpoint::nic::NicOrder).
+    Ordered,
 }
 
 /// How gradients are summed.

@@ -1,7 +1,7 @@
 //! What a sweep says: medians over seeds, ratios to esa, and whether the claim holds.
 
 use super::run::Outcome;
-use super::sweep::Measured;
+use super::sweep::{CONTENDERS, Measured};
 use serde::Serialize;
 use std::fmt::Write;
 use tally_engine::PolicyName;
@@ -14,10 +14,14 @@ pub struct OfPolicy {
     pub policy: String,
     /// Mean completion time over jobs, over the seeds.
     pub jct_ms: Spread,
+    /// Completion time of the slowest job, over the seeds.
+    pub slowest_ms: Spread,
     /// The same of the jobs of each model.
     pub jct_ms_by_model: Vec<(&'static str, Spread)>,
     /// Completion time over esa's, seed by seed; of esa itself 1.
     pub ratio: Option<Spread>,
+    /// Payload that the switch has room for: its slots, and the results of all jobs.
+    pub memory_kib: u64,
     /// Medians over the seeds, from here on. Share of results finished by a PS.
     pub from_ps: f64,
     /// Share of contributions that found their slot taken.
@@ -41,10 +45,18 @@ pub struct OfPoint {
     pub axes: Vec<&'static str>,
     /// What was simulated.
     pub scenario: super::run::Scenario,
+    /// Lower bound of the mean completion time: median of the seeds. None for a fabric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound_ms: Option<f64>,
     /// Mean over jobs of computation alone.
     pub computation_ms: f64,
     /// By policy.
     pub policies: Vec<OfPolicy>,
+}
+
+fn policy_of(contender: &str) -> Option<PolicyName> {
+    let named = CONTENDERS.iter().find(|it| it.name == contender);
+    named.map(|it| it.policy)
 }
 
 fn spread(outcomes: &[Outcome], of: impl Fn(&Outcome) -> Option<f64>) -> Option<Spread> {
@@ -70,6 +82,8 @@ impl OfPoint {
             .first()
             .and_then(|runs| runs.first()?.mean(None, |job| job.computation_ms))
             .unwrap_or_default();
+        let of_seeds = outcomes.first().map(Vec::as_slice).unwrap_or_default();
+        let bound = spread(of_seeds, |o| point.scenario.bound_ms(o.seed));
         let policies = outcomes.into_iter().filter_map(|runs| {
             let ratios: Vec<f64> = runs.iter().zip(&esa).map(|(o, e)| o.jct_ms() / e).collect();
             let median =
@@ -77,11 +91,15 @@ impl OfPoint {
             Some(OfPolicy {
                 policy: runs.first()?.policy.clone(),
                 jct_ms: spread(&runs, |o| Some(o.jct_ms()))?,
+                slowest_ms: spread(&runs, |o| {
+                    o.jobs.iter().map(|job| job.jct_ms).reduce(f64::max)
+                })?,
                 jct_ms_by_model: models
                     .iter()
                     .filter_map(|&m| Some((m, spread(&runs, |o| o.mean(Some(m), |j| j.jct_ms))?)))
                     .collect(),
                 ratio: Spread::of(&ratios),
+                memory_kib: point.scenario.memory_kib(policy_of(&runs.first()?.policy)?),
                 from_ps: median(&|o| o.from_ps)?,
                 collisions: median(&|o| o.collisions)?,
                 preemptions: median(&|o| o.preemptions)?,
@@ -97,6 +115,7 @@ impl OfPoint {
             axes: point.axes,
             policies: policies.collect(),
             scenario: point.scenario,
+            bound_ms: bound.map(|it| it.median),
             computation_ms,
         }
     }
@@ -104,7 +123,12 @@ impl OfPoint {
     /// A policy's figures.
     #[must_use]
     pub fn policy(&self, policy: PolicyName) -> Option<&OfPolicy> {
-        let name = policy.to_string();
+        self.named(&policy.to_string())
+    }
+
+    /// A contender's figures.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&OfPolicy> {
         self.policies.iter().find(|p| p.policy == name)
     }
 
@@ -120,8 +144,8 @@ pub fn table(points: &[OfPoint]) -> String {
         return String::new();
     }
     let mut text = String::from(
-        "point          policy   JCT ms (least-most)         vgg19  resnet50   to esa (least-most)    \
-         by PS  collided  preempted  PS link  Gbit/s\n",
+        "point          policy   JCT ms (least-most)         bound  slowest   vgg19  resnet50   to esa (least-most)    \
+         by PS  collided  preempted  PS link  Gbit/s      KiB\n",
     );
     for point in points {
         for p in &point.policies {
@@ -132,6 +156,7 @@ pub fn table(points: &[OfPoint]) -> String {
             let ratio = p.ratio.map_or("-".to_owned(), |r| {
                 format!("{:.2} ({:.2}-{:.2})", r.median, r.min, r.max)
             });
+            let bound = (point.bound_ms).map_or("-".to_owned(), |it| format!("{it:.2}"));
             let jct = format!(
                 "{:.2} ({:.2}-{:.2})",
                 p.jct_ms.median, p.jct_ms.min, p.jct_ms.max
@@ -139,9 +164,10 @@ pub fn table(points: &[OfPoint]) -> String {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "{:<14} {:<8} {jct:<25} {:>8}  {:>8}   {ratio:<20} {:>6.1} % {:>6.1} %   {:>6.1} %  {:>5.0} % {:>7.1}",
+                "{:<14} {:<8} {jct:<25} {bound:>7} {:>8.2} {:>7}  {:>8}   {ratio:<20} {:>6.1} % {:>6.1} %   {:>6.1} %  {:>5.0} % {:>7.1} {:>8}",
                 point.point,
                 p.policy,
+                p.slowest_ms.median,
                 model("vgg19"),
                 model("resnet50"),
                 100.0 * p.from_ps,
@@ -149,6 +175,7 @@ pub fn table(points: &[OfPoint]) -> String {
                 100.0 * p.preemptions,
                 100.0 * p.ps_link,
                 p.goodput_gbit_per_s,
+                p.memory_kib,
             );
         }
     }
@@ -215,8 +242,10 @@ mod tests {
             OfPolicy {
                 policy: policy.to_string(),
                 jct_ms: Spread::of(&jct).unwrap(),
+                slowest_ms: Spread::of(&jct).unwrap(),
                 jct_ms_by_model: Vec::new(),
                 ratio: Spread::of(&ratios),
+                memory_kib: 0,
                 from_ps: 0.0,
                 collisions: 0.0,
                 preemptions: 0.0,
@@ -229,6 +258,7 @@ mod tests {
             point: name.to_owned(),
             axes: vec!["slots"],
             scenario: sweep::middle(16, None),
+            bound_ms: None,
             computation_ms: 1.0,
             policies: vec![of(PolicyName::Esa, esa), of(PolicyName::Static, fixed)],
         }

@@ -1,6 +1,6 @@
 //! A worker's thread, over the kernel's UDP, and how its processes get there.
 
-use super::{CommunicatorConfig, LOOK_EVERY, Turn, Worker, watch};
+use super::{CommunicatorConfig, LOOK_EVERY, Service, Turn, Worker, watch};
 use crate::daemon::rank::PendingProcess;
 use crate::daemon::rina::setting;
 use crate::error::AgentError;
@@ -83,7 +83,7 @@ impl PendingProcess {
             if look {
                 looked = now;
             }
-            let turn = worker.turn(now, look);
+            let turn = worker.turn(now, look, Service::Alone);
             is_busy = turn == Turn::Busy;
             let turn = if turn == Turn::Idle {
                 worker.wait()
