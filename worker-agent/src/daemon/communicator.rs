@@ -41,15 +41,25 @@ pub(super) trait Communicator {
     fn submit(&mut self, collective: Collective, parts: Vec<InRegion>) -> Result<Ticket, Refused>;
     /// Does what there is to do; says whether there was something.
     fn turn(&mut self) -> Result<bool, End>;
-    /// As `turn`, but sends nothing.
+    /// As `turn`, but sends nothing over a link that others share.
     #[cfg(feature = "dpdk")]
-    fn receive(&mut self) -> Result<bool, End>;
-    /// What it has to send now over a link that others share; `None`: nothing.
+    fn receive(&mut self) -> Result<bool, End> {
+        self.turn()
+    }
+    /// What it has to send now over such a link; `None`: nothing.
     #[cfg(feature = "dpdk")]
-    fn demand(&self) -> Option<Demand>;
-    /// Sends up to `most` datagrams.
+    fn demand(&self) -> Option<Demand> {
+        None
+    }
+    /// Sends up to `most` datagrams over such a link.
     #[cfg(feature = "dpdk")]
-    fn send(&mut self, most: usize) -> Result<Sent, End>;
+    fn send(&mut self, most: usize) -> Result<Sent, End> {
+        let _ = most;
+        Ok(Sent {
+            frames: 0,
+            has_room: true,
+        })
+    }
     /// Waits until there may be something to do, for `most` at the longest, or until `wake` can be
     /// read.
     fn wait_or(&mut self, most: Duration, wake: BorrowedFd<'_>) -> Result<(), End>;

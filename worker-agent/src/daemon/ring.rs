@@ -18,8 +18,6 @@ use super::rank::{InRegion, Task};
 use crate::config::AgentRing;
 use crate::error::AgentError;
 use crate::link::LinkError;
-#[cfg(feature = "dpdk")]
-use crate::session::Sent;
 use crate::session::{
     Collective, CollectiveKind, Done, Parts, Refused, SessionReport, SessionState, Ticket,
 };
@@ -31,8 +29,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use tally_endpoint::Hint;
-#[cfg(feature = "dpdk")]
-use tally_endpoint::nic::Demand;
 use tally_local::{Awaited, Class, Failure, Ranks};
 use tally_session::{Converter, Overflow, Whole};
 use tally_verbs::rendezvous::RingConfig;
@@ -202,25 +198,6 @@ impl Communicator for RingSession {
             is_busy = true;
         }
         Ok(is_busy)
-    }
-
-    #[cfg(feature = "dpdk")]
-    fn receive(&mut self) -> Result<bool, End> {
-        self.turn()
-    }
-
-    /// Its NIC sends by itself.
-    #[cfg(feature = "dpdk")]
-    fn demand(&self) -> Option<Demand> {
-        None
-    }
-
-    #[cfg(feature = "dpdk")]
-    fn send(&mut self, _: usize) -> Result<Sent, End> {
-        Ok(Sent {
-            frames: 0,
-            has_room: true,
-        })
     }
 
     fn wait_or(&mut self, most: Duration, wake: BorrowedFd<'_>) -> Result<(), End> {
