@@ -1,10 +1,12 @@
 """One process of an all-reduce by PyTorch's Gloo, timed inside the process.
 
-    gloo.py RING|SERVER RANK WORKERS ADDRESS INTERFACE ELEMENTS ROUNDS
+    gloo.py ring|server|hierarchy:GROUP RANK WORKERS ADDRESS INTERFACE ELEMENTS ROUNDS
 
 ring: torch.distributed.all_reduce, in place. server: the workers send their vector to the process
 of rank WORKERS, which sums and sends the sum back, in parts that follow one another, so that both
-directions of its link are busy all the time.
+directions of its link are busy all the time. hierarchy: a ring's reduce-scatter among GROUP
+neighbours, all-reduces by rings of those with the same place in their groups, and a ring's
+all-gather among neighbours.
 
 Every round begins with a barrier. Prints one JSON object: the seconds of each round at this
 process, and whether every element of the last sum is right. The numbers are small integers, so that
@@ -74,6 +76,40 @@ def ask(values, server):
     return begin, finish
 
 
+def exchange(part, to, buffer, source):
+    sent = dist.isend(part, dst=to)
+    dist.recv(buffer, src=source)
+    sent.wait()
+
+
+def reduce_scatter(parts, ring, rank):
+    """Leaves the sum of part `me + 1` at this process."""
+    n, me = len(ring), ring.index(rank)
+    for step in range(n - 1):
+        total = parts[(me - step - 1) % n]
+        buffer = torch.empty_like(total)
+        exchange(parts[(me - step) % n], ring[(me + 1) % n], buffer, ring[me - 1])
+        total += buffer
+    return parts[(me + 1) % n]
+
+
+def all_gather(parts, ring, rank):
+    """Begins with part `me + 1` at this process."""
+    n, me = len(ring), ring.index(rank)
+    for step in range(n - 1):
+        exchange(parts[(me - step + 1) % n], ring[(me + 1) % n], parts[(me - step) % n], ring[me - 1])
+
+
+def hierarchy(values, group, rank, workers):
+    inside = list(range(rank // group * group, rank // group * group + group))
+    across = list(range(rank % group, workers, group))
+    parts = list(values.tensor_split(group))
+    own = list(reduce_scatter(parts, inside, rank).tensor_split(len(across)))
+    reduce_scatter(own, across, rank)
+    all_gather(own, across, rank)
+    all_gather(parts, inside, rank)
+
+
 def main():
     mode, rank, workers, address, interface, elements, rounds = sys.argv[1:]
     rank, workers, elements, rounds = int(rank), int(workers), int(elements), int(rounds)
@@ -88,6 +124,9 @@ def main():
     values = torch.empty(elements, dtype=torch.float32)
     if mode == "ring":
         begin, finish = (lambda: None), (lambda _: dist.all_reduce(values))
+    elif mode.startswith("hierarchy:"):
+        group = int(mode.removeprefix("hierarchy:"))
+        begin, finish = (lambda: None), (lambda _: hierarchy(values, group, rank, workers))
     elif rank == workers:
         begin, finish = serve(values, workers)
     else:

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
     allreduce, bridge, card, compare, cores, datapath, demo, fabric, kernels, latency, loss, plan,
-    plot, policies, pool, roce, switchml, training,
+    plot, policies, pool, rina, roce, switchml, training,
 };
 use tally_program::{errors, exit};
 
@@ -57,6 +57,8 @@ enum Command {
     Policies(policies::Args),
     /// Throughput of one core by the size of the pool, from L1 to main memory
     Pool(pool::Args),
+    /// Ring all-reduces through racks of which some sum, beside Gloo's rings on the same links
+    Rina(rina::Args),
     /// Throughput of one core for a ring of RoCEv2 hosts, beside the native protocol and macswap
     Roce(roce::Args),
     /// Throughput of one core for SwitchML's clients, beside the native protocol and macswap
@@ -92,6 +94,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Plot(args) => plot::run(args)?,
         Command::Policies(args) => policies::run(args)?,
         Command::Pool(args) => pool::run(args)?,
+        Command::Rina(args) => rina::run(args)?,
         Command::Roce(args) => roce::run(args)?,
         Command::Switchml(args) => switchml::run(args)?,
         Command::Training(args) => training::run(args)?,

@@ -22,6 +22,8 @@ const MPI: &str = include_str!("../peers/mpi.py");
 pub enum Peer {
     /// Gloo's ring.
     GlooRing,
+    /// Rings in groups of so many ranks, and across groups, over Gloo's point-to-point messages.
+    GlooHierarchy(u8),
     /// A parameter server over Gloo's point-to-point messages.
     GlooServer,
     /// Open MPI's all-reduce as it chooses it.
@@ -90,7 +92,7 @@ impl Peer {
     /// What to install, for people.
     pub fn find(self) -> Result<Installed, String> {
         let (module, how) = match self {
-            Self::GlooRing | Self::GlooServer => (
+            Self::GlooRing | Self::GlooHierarchy(_) | Self::GlooServer => (
                 "torch",
                 "apt-get install python3-torch, or worker-agent/python/setup",
             ),
@@ -117,7 +119,7 @@ impl Peer {
     ) -> Result<Vec<f64>> {
         let installed = self.find().map_err(|why| anyhow!(why))?;
         let processes = match self {
-            Self::GlooRing | Self::GlooServer => {
+            Self::GlooRing | Self::GlooHierarchy(_) | Self::GlooServer => {
                 self.start_gloo(&installed.python, hosts, folder, work)?
             }
             Self::OpenMpi => vec![start_mpi(&installed.python, hosts, folder, work)?],
@@ -152,10 +154,10 @@ impl Peer {
         work: Work,
     ) -> Result<Vec<Program>> {
         let script = write(folder, "gloo.py", GLOO)?;
-        let mode = if self == Self::GlooServer {
-            "server"
-        } else {
-            "ring"
+        let mode = match self {
+            Self::GlooServer => "server".to_owned(),
+            Self::GlooHierarchy(group) => format!("hierarchy:{group}"),
+            _ => "ring".to_owned(),
         };
         let (address, interface) = match hosts.first() {
             Some(host) => (host.ip.to_string(), "eth0"),
@@ -163,7 +165,7 @@ impl Peer {
         };
         let start = |rank| {
             let mut command = on_host(hosts, rank, python);
-            command.arg(&script).args([mode, &rank.to_string()]);
+            command.arg(&script).args([&mode, &rank.to_string()]);
             command.args([&work.workers.to_string(), &address, interface]);
             command.args([&work.elements.to_string(), &work.rounds.to_string()]);
             let name = format!("gloo{rank}");

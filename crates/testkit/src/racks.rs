@@ -44,6 +44,23 @@ pub struct RackSpec {
     pub hosts: usize,
 }
 
+/// The ranks of each member, as the reference takes them.
+#[must_use]
+pub fn members_text(racks: &[RackSpec]) -> String {
+    let mut members: Vec<Vec<usize>> = Vec::new();
+    let mut first = 0;
+    for rack in racks {
+        let ranks = first..first + rack.hosts;
+        if rack.sums {
+            members.push(ranks.collect());
+        } else {
+            members.extend(ranks.map(|rank| vec![rank]));
+        }
+        first += rack.hosts;
+    }
+    format!("{members:?}")
+}
+
 /// What racks are like.
 #[derive(Clone, Debug)]
 pub struct RacksSpec {
@@ -105,7 +122,9 @@ impl RacksSpec {
         panic!("host {host} of {first}")
     }
 
-    fn address(&self, host: usize) -> Ipv4Addr {
+    /// The address of a host.
+    #[must_use]
+    pub fn address(&self, host: usize) -> Ipv4Addr {
         let (rack, number) = self.place(host);
         Ipv4Addr::new(10, 84, rack as u8, number as u8 + 1)
     }
@@ -329,6 +348,12 @@ impl Racks {
     #[must_use]
     pub fn host_prefix(&self, host: usize) -> Vec<String> {
         enter(&self.namespaces.hosts[host])
+    }
+
+    /// The namespace of a host.
+    #[must_use]
+    pub fn host_name(&self, host: usize) -> &str {
+        &self.namespaces.hosts[host]
     }
 
     /// The agent of a host.

@@ -16,6 +16,7 @@ pub mod plan;
 pub mod plot;
 pub mod policies;
 pub mod pool;
+pub mod rina;
 pub mod roce;
 pub mod switchml;
 pub mod training;

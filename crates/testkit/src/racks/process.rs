@@ -66,12 +66,17 @@ pub struct Process {
 }
 
 impl Process {
-    /// Sums, and writes the sums to `output`; the bytes of all tensors, and the seconds of all
-    /// rounds. `begun` has a place for each process; `done` is called behind each round.
+    /// Sums, and writes the sums to `output`; the bytes of all tensors, and the seconds of each
+    /// round. `begun` has a place for each process; `done` is called behind each round.
     ///
     /// # Errors
     /// The job's, or that of a file.
-    pub fn sum(&self, output: &Path, begun: &Barrier, done: impl Fn()) -> Result<(usize, f64)> {
+    pub fn sum(
+        &self,
+        output: &Path,
+        begun: &Barrier,
+        done: impl Fn(),
+    ) -> Result<(usize, Vec<f64>)> {
         let connected = self.source.tensors().and_then(|tensors| {
             let client = Client::connect(&self.socket, &self.hello, self.patience)?;
             Ok((tensors, client))
@@ -80,7 +85,7 @@ impl Process {
         begun.wait();
         let (mut tensors, mut client) = connected?;
         let region = client.region(tensors.bytes().max(1))?;
-        let mut seconds = 0.0;
+        let mut seconds = Vec::with_capacity(self.rounds);
         for _ in 0..self.rounds {
             let mut at = 0;
             for tensor in &tensors.tensors {
@@ -98,7 +103,7 @@ impl Process {
             for ticket in tickets {
                 client.wait(ticket, Some(self.patience))?;
             }
-            seconds += begin.elapsed().as_secs_f64();
+            seconds.push(begin.elapsed().as_secs_f64());
             done();
         }
         let mut at = 0;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tally_local::Hello;
 use tally_report::{Machine, Report};
-use tally_testkit::racks::{Process, RackSpec, Racks, RacksSpec, Source};
+use tally_testkit::racks::{Process, RackSpec, Racks, RacksSpec, Source, members_text};
 use tally_testkit::reference::Reference;
 
 /// How often a synthetic tensor is summed when a switch is killed in the middle.
@@ -165,7 +165,7 @@ fn run_one(
         .collect();
     let sockets: Vec<_> = (0..workers).map(|rank| racks.socket(rank.into())).collect();
     let mut down_ms = None;
-    let summed: Vec<Result<(usize, f64)>> = std::thread::scope(|scope| {
+    let summed: Vec<Result<(usize, Vec<f64>)>> = std::thread::scope(|scope| {
         let one = &one;
         let threads: Vec<_> = (0..workers)
             .zip(sockets)
@@ -184,13 +184,14 @@ fn run_one(
         anyhow::Ok(summed)
     })?;
     let summed: Vec<_> = summed.into_iter().collect::<Result<_>>()?;
-    let seconds = summed.iter().map(|it| it.1).fold(0.0, f64::max);
+    let seconds = summed.iter().map(|it| it.1.iter().sum::<f64>());
+    let seconds = seconds.fold(0.0, f64::max);
     let (bytes, _) = summed.first().context("at least one worker")?;
     let reference = Reference {
         program: args.reference.clone(),
     };
     let verdict = reference.check_ring(
-        &ring(&racks.spec().racks),
+        &members_text(&racks.spec().racks),
         workload.arithmetic,
         args.payload,
         &inputs(workload, args.seed, workers),
@@ -231,22 +232,6 @@ const fn hello(rank: u16, workers: u16) -> Hello {
     Hello { job, rank, workers }
 }
 
-/// The ranks of each member, as the reference takes them.
-fn ring(racks: &[RackSpec]) -> String {
-    let mut members: Vec<Vec<usize>> = Vec::new();
-    let mut first = 0;
-    for rack in racks {
-        let ranks = first..first + rack.hosts;
-        if rack.sums {
-            members.push(ranks.collect());
-        } else {
-            members.extend(ranks.map(|rank| vec![rank]));
-        }
-        first += rack.hosts;
-    }
-    format!("{members:?}")
-}
-
 fn table(parameters: &Parameters, rows: &[Row]) -> String {
     let mut out = String::new();
     let words = parameters.racks.iter().map(|rack| {
@@ -260,7 +245,7 @@ fn table(parameters: &Parameters, rows: &[Row]) -> String {
         parameters.payload_bytes,
         parameters.loss * 100.0,
         parameters.seed,
-        ring(&parameters.racks)
+        members_text(&parameters.racks)
     );
     let _ = writeln!(
         out,
@@ -293,12 +278,12 @@ fn table(parameters: &Parameters, rows: &[Row]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse, ring};
+    use super::{members_text, parse};
 
     #[test]
     fn racks_are_parsed_and_named_by_members() {
         let racks = parse("tally,plain:1,tally:3").unwrap();
-        assert_eq!(ring(&racks), "[[0, 1], [2], [3, 4, 5]]");
+        assert_eq!(members_text(&racks), "[[0, 1], [2], [3, 4, 5]]");
         let error = parse("tally,ring").unwrap_err();
         assert_eq!(error, "`ring`: tally or plain, with :HOSTS of 1 to 64");
         assert!(parse("plain:0").is_err() && parse("plain:65").is_err());
