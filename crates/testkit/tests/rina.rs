@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tally_local::{
     Arithmetic, Class, Client, Dtype, Hello, LocalError, Operation, Priority, Region, Submission,
 };
-use tally_testkit::cluster::{Timeouts, allowed, prefixed};
+use tally_testkit::cluster::{Program, Timeouts, allowed, prefixed};
 use tally_testkit::racks::{RackSpec, Racks, RacksSpec};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -599,5 +599,62 @@ fn strangers_at_a_member_s_port_change_nothing() {
         log.contains("refused a connection from 10.84.1.2:"),
         "{log}"
     );
+    racks.end().unwrap();
+}
+
+/// The digits' losses by step, from a process on each host.
+fn losses(racks: &Racks, backend: &str) -> Vec<f64> {
+    // The link to the interpreter: it finds the packages beside the link.
+    let python = programs().canonicalize().unwrap();
+    let python = python.join("../python-venv/bin/python");
+    let example = "../../worker-agent/python/examples/digits_ddp.py";
+    let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(example);
+    let hosts = racks.spec().hosts();
+    let start = |host: usize| {
+        let mut command = prefixed(&racks.host_prefix(host), &python);
+        command.arg(&example).args(["--backend", backend]);
+        command.args(["--steps", "20", "--print-steps"]);
+        command.env("MASTER_ADDR", racks.spec().address(0).to_string());
+        command.env("MASTER_PORT", "29500");
+        command.env("GLOO_SOCKET_IFNAME", "eth0");
+        command.env("OMP_NUM_THREADS", "1");
+        command.env("TALLY_JOB", Racks::job_id(0).to_string());
+        command.env("TALLY_SOCKET", racks.socket(host));
+        command.env("RANK", host.to_string());
+        command.env("LOCAL_RANK", "0");
+        command.env("WORLD_SIZE", hosts.to_string());
+        let name = format!("{backend}{host}");
+        let log = racks.folder().join(format!("{name}.log"));
+        Program::start(&name, command, &log).unwrap()
+    };
+    let trainers: Vec<_> = (0..hosts).map(start).collect();
+    let logs = trainers.into_iter().map(|it| it.wait_ok(3 * LONG).unwrap());
+    let logs: Vec<_> = logs.collect();
+    let steps = logs.iter().flat_map(|log| log.lines());
+    let steps = steps.filter_map(|line| line.strip_prefix("step "));
+    steps
+        .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+        .collect()
+}
+
+#[test]
+#[ignore = "imports PyTorch, takes long: ./test rina"]
+fn pytorch_trains_as_over_gloo() {
+    if !allowed() {
+        return;
+    }
+    let _alone = alone();
+    let mut spec = racks("T2,P1");
+    // Processes import PyTorch one after the other.
+    spec.timeouts.join_ms = 60_000;
+    spec.timeouts.stall_ms = 60_000;
+    let racks = Racks::start(spec).unwrap();
+    let [theirs, ours] = ["gloo", "tally"].map(|backend| losses(&racks, backend));
+    println!("losses over Gloo {theirs:?}, over Tally {ours:?}");
+    assert_eq!((theirs.len(), ours.len()), (20, 20));
+    assert!(theirs[19] < 0.8 * theirs[0]);
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        assert!((ours - theirs).abs() < 1e-5, "{ours} {theirs}");
+    }
     racks.end().unwrap();
 }
