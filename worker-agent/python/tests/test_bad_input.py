@@ -143,6 +143,7 @@ def _available_gib():
     return kib / (1 << 20)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_available_gib() < 12, reason="needs 12 GiB of free memory")
 def test_more_elements_than_32_bits_count_are_summed(own):
     cluster = own(2, hosts=2, mtu=9000, memory_mib=4096)

@@ -95,7 +95,7 @@ def uninterrupted():
     [
         ("digits_ddp.py", STEPS, 1e-5, ["plain", "f32", "fixed", "bf16", "f16"]),
         # Its steps take longer.
-        ("chars_ddp.py", "12", 1e-4, ["plain"]),
+        pytest.param("chars_ddp.py", "12", 1e-4, ["plain"], marks=pytest.mark.slow),
     ],
 )
 def test_trains_as_with_gloo(cluster, tmp_path, uninterrupted, example, steps, tolerance, wires):
