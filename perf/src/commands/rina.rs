@@ -81,7 +81,8 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
 
-    /// Three racks of two hosts, a small vector, one round: a check that it works, not a measurement
+    /// Three racks of two hosts, a small vector, one round: a check that it works, not a
+    /// measurement
     #[arg(long, conflicts_with_all = ["racks", "hosts", "sums", "uplink_rate", "elements", "rounds",
         "repeat"])]
     quick: bool,
