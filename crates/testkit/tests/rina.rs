@@ -657,7 +657,7 @@ fn pytorch_trains_as_over_gloo() {
     let [theirs, ours] = ["gloo", "tally"].map(|backend| losses(&racks, backend));
     println!("losses over Gloo {theirs:?}, over Tally {ours:?}");
     assert_eq!((theirs.len(), ours.len()), (20, 20));
-    assert!(theirs[19] < 0.8 * theirs[0]);
+    assert!(theirs[19] < theirs[0]);
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert!((ours - theirs).abs() < 1e-5, "{ours} {theirs}");
     }
