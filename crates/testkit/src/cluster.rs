@@ -56,14 +56,13 @@ pub use tally_schema::agent::config::Timeouts;
 pub use wire::{LostFrames, WireLosses};
 
 use anyhow::{Context, Result, ensure};
+use files::write_secret;
 use identity::HOSTS_MAX;
 use leftovers::{PREFIX, remove_leftover_folders};
 use memif::Memif;
 use network::{Host, Wires};
 use serde::Serialize;
-use std::io::Write;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tally_wire::part::is_count;
@@ -255,13 +254,7 @@ impl Cluster {
 
     fn write_text(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.file(name);
-        // It has keys.
-        let mut options = std::fs::File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        options
-            .open(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .with_context(|| path.display().to_string())?;
+        write_secret(&path, text)?;
         Ok(path)
     }
 }

@@ -28,13 +28,12 @@ pub use plan::{Host, HostRole, Link, Plan, SwitchId};
 pub use spec::{FabricSpec, Shape};
 pub use uplinks::Uplink;
 
+use crate::cluster::files::write_secret;
 use crate::cluster::leftovers::{PREFIX, remove_leftover_folders};
 use crate::cluster::{Network, Program};
 use anyhow::{Context, Result, ensure};
 use memif::Memif;
 use serde::Serialize;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tally_schema::agent::config::Transport;
 
@@ -175,13 +174,7 @@ impl Fabric {
 
     fn write_text(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.file(name);
-        // It has keys.
-        let mut options = std::fs::File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        options
-            .open(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .with_context(|| path.display().to_string())?;
+        write_secret(&path, text)?;
         Ok(path)
     }
 }

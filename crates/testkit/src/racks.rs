@@ -7,14 +7,13 @@
 mod process;
 
 use crate::cluster::commands::ip;
+use crate::cluster::files::write_secret;
 use crate::cluster::leftovers::{PREFIX, remove_leftover_folders};
-use crate::cluster::namespaces::{enter, remove_leftovers, shape};
+use crate::cluster::namespaces::{self, enter, remove_leftovers, shape};
 use crate::cluster::{Program, allowed, prefixed};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
-use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -165,14 +164,8 @@ struct Namespaces {
 
 impl Namespaces {
     fn add(&mut self, role: &str) -> Result<String> {
-        let name = format!("{PREFIX}{}-{role}", std::process::id());
-        ip(&["netns", "add", &name])?;
+        let name = namespaces::make(role)?;
         self.made.push(name.clone());
-        for scope in ["all", "default"] {
-            let set = format!("net.ipv6.conf.{scope}.disable_ipv6=1");
-            // A kernel without IPv6 has no such key.
-            let _ = ip(&["netns", "exec", &name, "sysctl", "-qw", &set]);
-        }
         ip(&["-n", &name, "link", "set", "lo", "up"])?;
         Ok(name)
     }
@@ -367,14 +360,7 @@ impl Racks {
 
     fn write(&self, name: &str, config: &impl Serialize) -> Result<PathBuf> {
         let path = self.file(name);
-        // It has keys.
-        let mut options = std::fs::File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let text = simd_json::to_string(config)?;
-        options
-            .open(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .with_context(|| path.display().to_string())?;
+        write_secret(&path, &simd_json::to_string(config)?)?;
         Ok(path)
     }
 

@@ -76,6 +76,19 @@ pub struct Namespaces {
     driver: Driver,
 }
 
+/// Makes the namespace of a role in this process's network, without IPv6.
+pub(crate) fn make(role: &str) -> Result<String> {
+    let name = format!("{PREFIX}{}-{role}", std::process::id());
+    ip(&["netns", "add", &name])?;
+    let mut set = vec!["netns", "exec", &name, "sysctl", "-qw"];
+    // No neighbour discovery and no router solicitations into the measurements.
+    set.push("net.ipv6.conf.all.disable_ipv6=1");
+    set.push("net.ipv6.conf.default.disable_ipv6=1");
+    // A kernel without IPv6 has no such key, and no such traffic.
+    let _ = ip(&set);
+    Ok(name)
+}
+
 impl Namespaces {
     /// A namespace for the switch and `hosts` for hosts, each with `eth0` on one end of a pair
     /// whose other is `port` and its number at the switch.
@@ -294,22 +307,8 @@ impl Namespaces {
     }
 
     fn add(&mut self, role: &str) -> Result<String> {
-        let name = format!("{PREFIX}{}-{role}", std::process::id());
-        ip(&["netns", "add", &name])?;
+        let name = make(role)?;
         self.names.push(name.clone());
-        // No neighbour discovery and no router solicitations into the measurements.
-        let sysctl = "net.ipv6.conf.all.disable_ipv6=1";
-        let set = [
-            "netns",
-            "exec",
-            &name,
-            "sysctl",
-            "-qw",
-            sysctl,
-            "net.ipv6.conf.default.disable_ipv6=1",
-        ];
-        // A kernel without IPv6 has no such key, and no such traffic.
-        let _ = ip(&set);
         Ok(name)
     }
 

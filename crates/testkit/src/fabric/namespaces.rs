@@ -4,8 +4,7 @@
 use super::plan::{Link, Plan, SwitchId};
 use super::spec::FabricSpec;
 use crate::cluster::commands::{check_run, ip};
-use crate::cluster::leftovers::PREFIX;
-use crate::cluster::namespaces::{enter, remove_leftovers, shape};
+use crate::cluster::namespaces::{self, enter, remove_leftovers, shape};
 use anyhow::{Context, Result};
 use std::process::Command;
 
@@ -73,14 +72,8 @@ impl Namespaces {
     }
 
     fn add(&mut self, role: &str) -> Result<String> {
-        let name = format!("{PREFIX}{}-{role}", std::process::id());
-        ip(&["netns", "add", &name])?;
+        let name = namespaces::make(role)?;
         self.made.push(name.clone());
-        for scope in ["all", "default"] {
-            let set = format!("net.ipv6.conf.{scope}.disable_ipv6=1");
-            // No neighbour discovery into the measurements. A kernel without IPv6 has no such key.
-            let _ = ip(&["netns", "exec", &name, "sysctl", "-qw", &set]);
-        }
         Ok(name)
     }
 

@@ -3,12 +3,12 @@
 use super::Planned;
 use super::layout::{Part, Role};
 use super::network::{Network, agent_role, circuit_interface, device_role, mtu, ps_role};
+use crate::cluster::files::write_secret;
 use crate::cluster::{Program, prefixed};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -126,14 +126,7 @@ impl Planned {
 
     fn write(&self, name: &str, config: &impl Serialize) -> Result<PathBuf> {
         let path = self.file(name);
-        // It has keys.
-        let mut options = std::fs::File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let text = simd_json::to_string(config)?;
-        options
-            .open(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .with_context(|| path.display().to_string())?;
+        write_secret(&path, &simd_json::to_string(config)?)?;
         Ok(path)
     }
 
