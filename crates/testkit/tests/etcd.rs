@@ -128,7 +128,7 @@ fn controllers_with_their_state_in_etcd_finish_what_one_began() {
     let before = versions(&site, &[other, "leaf1", "leaf2"]);
     let start = Instant::now();
     site.kill_switch(root);
-    site.wait("leaf1", 8, |job| job.is_none());
+    site.wait_changed("leaf1", before[1]);
     let log = first.log();
     first.kill();
     assert_eq!(log.matches(CHANGED).count(), 1, "{log}");
@@ -190,8 +190,9 @@ fn controllers_with_their_state_in_etcd_finish_what_one_began() {
     // The leader stands still halfway, and is continued when another one has finished.
     let third = Controller::start(&site, "third", &[FLEET]);
     third.wait(&site, STANDBY, 1);
+    let before = site.version("leaf1");
     site.kill_switch(root);
-    site.wait("leaf1", 7, |job| job.is_none());
+    site.wait_changed("leaf1", before);
     second.signal(Signal::SIGSTOP);
     third.wait(&site, CHANGED, 1);
     let roles = site.with_but(7, root);

@@ -314,6 +314,16 @@ impl Site {
         }
     }
 
+    /// Waits until the configuration of a switch has changed since this version.
+    #[track_caller]
+    pub fn wait_changed(&self, switch: &str, since: u64) {
+        let until = Instant::now() + LONG;
+        while self.version(switch) == since {
+            assert!(Instant::now() < until, "{}", self.logs());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     pub fn logs(&self) -> String {
         let log = |switch| {
             let name = self.0.plan().name(switch);
