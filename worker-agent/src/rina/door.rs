@@ -108,7 +108,11 @@ impl Door {
             return Ok(false);
         };
         let mut is_busy = false;
-        while let Ok((stream, peer)) = listener.accept() {
+        // Strangers that come without end keep the member from nothing else.
+        for _ in 0..STRANGERS_MAX {
+            let Ok((stream, peer)) = listener.accept() else {
+                break;
+            };
             is_busy = true;
             if self.strangers.len() >= STRANGERS_MAX {
                 // The oldest has had its time.
