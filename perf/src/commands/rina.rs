@@ -41,6 +41,8 @@ use tally_report::{Machine, Report};
 use tally_testkit::cluster::allowed;
 use turn::Bench;
 
+/// All programs of all hosts share one machine.
+const HOSTS_MAX: u16 = 64;
 /// Hosts of a rack by uplinks of the hosts' rate.
 const OVERSUBSCRIPTION: u32 = 4;
 
@@ -106,6 +108,17 @@ impl Args {
         args
     }
 
+    fn check(&self) -> Result<()> {
+        let hosts = self.racks * self.hosts;
+        ensure!(
+            hosts <= HOSTS_MAX,
+            "--racks {} --hosts {}: {hosts} hosts, allowed are up to {HOSTS_MAX}",
+            self.racks,
+            self.hosts
+        );
+        Ok(())
+    }
+
     fn settings(&self) -> Vec<Setting> {
         let all = self.rate * u32::from(self.hosts);
         let quarter = (all / OVERSUBSCRIPTION).max(1);
@@ -162,6 +175,7 @@ pub fn run(args: &Args) -> Result<Report> {
         "tally-perf rina shapes links of network namespaces: run it as root"
     );
     let args = args.effective();
+    args.check()?;
     let contenders = args.contenders()?;
     let parameters = Parameters {
         rounds: args.rounds,
@@ -181,4 +195,44 @@ pub fn run(args: &Args) -> Result<Report> {
     let table = summary::table(&parameters, &rows);
     let results = Results { rows };
     Report::new(Machine::detect(), &parameters, &results, targets, table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(arguments: &[&str]) -> Args {
+        Cli::parse_from([&["rina"], arguments].concat()).args
+    }
+
+    #[test]
+    fn uplinks_carry_what_hosts_send_and_a_quarter_of_it() {
+        let args = parse(&["--rate", "100", "--elements", "2000"]);
+        let rates: Vec<_> = args.settings().iter().map(|it| it.uplink_mbit).collect();
+        assert_eq!(rates, [400, 100]);
+        assert_eq!(args.contenders().unwrap().len(), 5 + 2);
+        assert_eq!(parse(&["--quick"]).effective().settings().len(), 1);
+    }
+
+    #[test]
+    fn more_hosts_or_racks_than_there_can_be_are_refused() {
+        let error = parse(&["--racks", "16", "--hosts", "5"]).check();
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "--racks 16 --hosts 5: 80 hosts, allowed are up to 64"
+        );
+        assert!(parse(&["--racks", "16", "--hosts", "4"]).check().is_ok());
+        let error = parse(&["--sums", "5"]).contenders().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--sums 5: of 4 racks at most all can sum"
+        );
+    }
 }
