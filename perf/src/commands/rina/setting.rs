@@ -131,20 +131,22 @@ pub mod tests {
     #[test]
     fn bounds_are_those_of_the_busiest_link() {
         use Contender::{Hierarchy, Rina, Ring};
+        let is = |found: f64, expected: f64| {
+            assert!((found - expected).abs() < 1e-12, "{found} {expected}");
+        };
         // One gigabit over links of one gigabit a second.
         let even = setting(1000, 4000);
-        let seconds = |it| even.bound_seconds(it);
-        assert_eq!(seconds(Ring), 1.875);
-        assert_eq!(seconds(Rina(0)), 1.875);
-        assert_eq!(seconds(Rina(1)), 1.0 + 3.0 * 12.0 / 13.0);
-        assert_eq!(seconds(Rina(4)), 3.25);
-        assert_eq!(seconds(Hierarchy), 1.875);
+        is(even.bound_seconds(Ring), 1.875);
+        is(even.bound_seconds(Rina(0)), 1.875);
+        is(even.bound_seconds(Rina(1)), 1.0 + 3.0 * 12.0 / 13.0);
+        is(even.bound_seconds(Rina(4)), 3.25);
+        is(even.bound_seconds(Hierarchy), 1.875);
         let streams = [0, 1, 3].map(|sums| even.server_bound_seconds(sums));
         assert_eq!(streams, [16.0, 13.0, 7.0]);
         // Flows of all hosts of a rack share its uplink.
         let narrow = setting(1000, 500);
-        assert_eq!(narrow.bound_seconds(Hierarchy), 3.0);
-        assert_eq!(narrow.bound_seconds(Ring), 3.75);
+        is(narrow.bound_seconds(Hierarchy), 3.0);
+        is(narrow.bound_seconds(Ring), 3.75);
     }
 
     #[test]
